@@ -1,0 +1,67 @@
+# make            build/moe-engine, build/ngx_http_moe_module.so
+# make test       unit, golden and server tests
+# make bench      measurements (t/bench)
+# make install    DESTDIR and PREFIX as usual
+
+BUILD ?= build
+CC ?= gcc
+OPTIMIZE ?= -O2 -g
+WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
+# Floating point is part of the contract: no contraction, no reassociation beyond what is written.
+CFLAGS := -std=c11 $(OPTIMIZE) $(WARN) -fno-math-errno -ffp-contract=off -pthread -I. $(EXTRA_CFLAGS)
+LDLIBS := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm -pthread
+VERSION := 0.1.0
+
+PREFIX ?= /usr/local
+MODULES_DIR ?= $(PREFIX)/lib/nginx/modules
+NGINX ?= /usr/sbin/nginx
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: all engine module test unit golden server bench lint format install clean
+
+ENGINE_SOURCES := $(sort $(shell find engine kernels/cpu -name '*.c'))
+ENGINE_OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o)
+LIBRARY := $(BUILD)/libmoe.a
+UNIT_SOURCES := $(sort $(wildcard t/unit/*_test.c))
+UNIT_TESTS := $(UNIT_SOURCES:t/unit/%.c=$(BUILD)/unit/%)
+GOLDEN_SOURCES := $(sort $(wildcard t/golden/*_test.c))
+GOLDEN_TESTS := $(GOLDEN_SOURCES:t/golden/%.c=$(BUILD)/golden/%)
+
+all: engine module
+
+engine: $(BUILD)/moe-engine
+
+# Instruction sets are chosen at run time: a file's name says what it is compiled for.
+$(BUILD)/%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mavx2 -mf16c
+$(BUILD)/%_avx2.o: ISA := -mavx2 -mfma -mf16c
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(ISA) -DMOE_VERSION='"$(VERSION)"' -MMD -MP -c $< -o $@
+
+$(LIBRARY): $(filter-out $(BUILD)/engine/main.o,$(ENGINE_OBJECTS))
+	@rm -f $@
+	ar rcs $@ $^
+
+$(BUILD)/moe-engine: $(BUILD)/engine/main.o $(LIBRARY)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/unit/%: $(BUILD)/t/unit/%.o $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
+
+$(BUILD)/golden/%: $(BUILD)/t/golden/%.o $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
+
+unit: $(UNIT_TESTS)
+	@for t in $(UNIT_TESTS); do echo "== $$t"; $$t || exit 1; done
+
+golden: $(GOLDEN_TESTS)
+	@for t in $(GOLDEN_TESTS); do echo "== $$t"; $$t || exit 1; done
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -1,0 +1,20 @@
+/*
+ * JSON files of a model directory, read with jansson: bounded in size, duplicate keys refused,
+ * object order kept (chat templates depend on it).
+ */
+
+#ifndef MOE_JSON_H
+#define MOE_JSON_H
+
+#include <jansson.h>
+
+#include "engine/core/error.h"
+
+#define MOE_JSON_FILE_LIMIT (256u << 20)
+
+/* Parses the file `directory`/`name`.  Returns a new reference to an object.
+ * On failure NULL with MOE_BAD_MODEL and a message "name: what, line N"; when the file does not
+ * exist and `optional` is set: NULL with error->code == MOE_OK. */
+json_t *moe_json_load(const char *directory, const char *name, int optional, moe_error_t *error);
+
+#endif

@@ -1,0 +1,69 @@
+/*
+ * The forward pass: one step of a batch through the layers of a model.
+ *
+ * A batch is a list of sequences, each with a run of consecutive tokens: one token (decode) or a
+ * chunk of the prompt (prefill).  Every row's result is the same whatever else is in the batch,
+ * however the prompt was cut into chunks, and however many threads run: rows never share an
+ * accumulation.
+ *
+ * What a sequence remembers lives in cache blocks of MOE_BLOCK_TOKENS tokens, each holding all
+ * layers' rows of its tokens.  The scheduler owns the numbering (which block belongs to whom), the
+ * forward pass owns the memory.
+ */
+
+#ifndef MOE_FORWARD_H
+#define MOE_FORWARD_H
+
+#include "engine/core/threads.h"
+#include "engine/model/model.h"
+
+#define MOE_BLOCK_TOKENS 16u
+
+typedef struct moe_forward_s moe_forward_t;
+
+typedef struct {
+    unsigned threads;           /* >= 1 */
+    uint64_t cache_bytes;       /* memory for cache blocks; at least one block is made */
+    uint32_t context;           /* longest sequence: sizes scratch memory; <= the model's context */
+    uint32_t batch_rows;        /* most rows of a step */
+    uint32_t batch_sequences;   /* most sequences of a step */
+    uint32_t batch_outputs;     /* most rows of a step whose logits are wanted (>= 1) */
+    void (*progress)(void *context, uint64_t done, uint64_t total);    /* loading; may be NULL */
+    void *progress_context;
+} moe_forward_options_t;
+
+/* Packs the weights of `model` (which must stay open) and allocates everything a step needs:
+ * a step allocates nothing.  NULL with MOE_LIMIT (memory) or MOE_BAD_MODEL. */
+moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_t *options,
+                                  moe_error_t *error);
+void moe_forward_free(moe_forward_t *forward);
+
+uint32_t moe_forward_blocks(const moe_forward_t *forward);          /* number of cache blocks */
+uint64_t moe_forward_block_bytes(const moe_forward_t *forward);
+const char *moe_forward_isa(const moe_forward_t *forward);          /* "avx512", "avx2", "c" */
+uint64_t moe_forward_weight_bytes(const moe_forward_t *forward);    /* packed weights */
+
+typedef struct {
+    const uint32_t *tokens;     /* [n_tokens] ids < vocabulary */
+    uint32_t n_tokens;          /* >= 1 */
+    uint32_t position;          /* of the first token; earlier rows are in the cache already */
+    const uint32_t *blocks;     /* block of position p: blocks[p / MOE_BLOCK_TOKENS]; covers all
+                                 * positions up to the last of this step */
+    uint32_t n_outputs;         /* logits wanted for the last n_outputs tokens (0..n_tokens) */
+} moe_batch_sequence_t;
+
+typedef struct {
+    const moe_batch_sequence_t *sequences;
+    uint32_t n_sequences;
+} moe_batch_t;
+
+/* Runs a step.  Returns logits [sum of n_outputs, vocabulary] f32 in batch order; valid until the
+ * next step.  Cannot fail: the caller keeps within the options (checked by assert). */
+const float *moe_forward_step(moe_forward_t *forward, const moe_batch_t *batch);
+
+/* Counts of rows routed to each expert since creation: [layers, experts], dense layers zero;
+ * experts = moe_forward_experts.  For statistics. */
+const uint64_t *moe_forward_expert_load(const moe_forward_t *forward);
+uint32_t moe_forward_experts(const moe_forward_t *forward);
+
+#endif

@@ -1,0 +1,140 @@
+/*
+ * A model: what config.json says, compiled into layer descriptors that forward.c walks.  A family
+ * (one file each) reads its own config keys and tensor names; nothing after it knows the family.
+ */
+
+#ifndef MOE_MODEL_H
+#define MOE_MODEL_H
+
+#include <jansson.h>
+
+#include "engine/model/tensor.h"
+
+/*
+ * One weight matrix [rows, columns] = [out, in] of the checkpoint.  `device` is filled by the
+ * device when it takes the weight over (packs or copies it): opaque here.
+ */
+typedef struct {
+    const moe_tensor_t *tensor;
+    uint32_t rows, columns;
+    uint64_t row_offset;                /* first row inside the tensor (slices of kv_b_proj) */
+    void *device;
+} moe_weight_t;
+
+/* A vector (norm weights, biases), widened to f32 by the family; owned by the model. */
+typedef struct {
+    float *values;
+    uint32_t size;
+} moe_vector_t;
+
+/* Multi-head latent attention, computed in the absorbed form (DeepSeek-V2, arXiv 2405.04434). */
+typedef struct {
+    uint32_t heads, q_lora, kv_lora, nope, rope, value;     /* q_lora 0: no query compression */
+    float scale;                        /* softmax scale, YaRN's factor included */
+    float q_norm_eps, kv_norm_eps;
+    int rope_interleaved;               /* pairs (2j, 2j+1); else (j, j + rope / 2) */
+    const float *rope_frequencies;      /* [rope / 2], after scaling; owned by the model */
+    float rope_magnitude;               /* on cos and sin */
+    moe_weight_t q_a, q_b;              /* [q_lora, H], [heads * (nope + rope), q_lora]; without
+                                         * compression q_b is [.., H] and q_a is empty */
+    moe_vector_t q_norm, kv_norm;
+    moe_weight_t kv_a;                  /* [kv_lora + rope, H] */
+    moe_weight_t kv_b;                  /* [heads * (nope + value), kv_lora]: k_nope and v rows of
+                                         * each head; the mixer takes the slices it needs */
+    moe_weight_t output;                /* [H, heads * value] */
+} moe_mla_t;
+
+/* SwiGLU feed-forward: down(silu(gate x) * up x). */
+typedef struct {
+    uint32_t width;
+    moe_weight_t gate, up, down;        /* [width, H], [width, H], [H, width] */
+} moe_ffn_t;
+
+typedef enum {
+    MOE_SCORE_SOFTMAX = 1,
+    MOE_SCORE_SIGMOID
+} moe_score_t;
+
+typedef enum {
+    MOE_GROUP_NONE = 0,
+    MOE_GROUP_MAX,                      /* DeepSeek-V2: group_limited_greedy */
+    MOE_GROUP_TOP2_SUM                  /* DeepSeek-V3: noaux_tc */
+} moe_group_t;
+
+typedef struct {
+    uint32_t experts, top_k;
+    moe_score_t score;
+    moe_group_t group;
+    uint32_t groups, groups_kept;
+    int normalise;                      /* selected weights divided by their sum + 1e-20 */
+    float scale;                        /* routed_scaling_factor */
+    moe_weight_t gate;                  /* [experts, H]; computed in f32 */
+    moe_vector_t bias;                  /* e_score_correction_bias: selection only; may be empty */
+} moe_router_t;
+
+typedef struct {
+    moe_router_t router;
+    uint32_t width;
+    moe_ffn_t *experts;                 /* [router.experts] */
+    moe_ffn_t shared;                   /* width 0: none */
+} moe_block_t;
+
+typedef enum {
+    MOE_MIXER_MLA = 1
+} moe_mixer_kind_t;
+
+typedef struct {
+    moe_vector_t input_norm, post_norm;
+    moe_mixer_kind_t mixer;
+    union {
+        moe_mla_t mla;
+    };
+    int is_moe;
+    union {
+        moe_ffn_t dense;
+        moe_block_t moe;
+    };
+} moe_layer_t;
+
+/* Sampling defaults of generation_config.json; `given` holds MOE_GIVEN_* bits. */
+typedef struct {
+    uint32_t given;
+    float temperature, top_p, min_p, repetition_penalty;
+    uint32_t top_k;
+} moe_generation_t;
+
+typedef struct {
+    char family[32];                    /* model_type */
+    uint32_t hidden, vocabulary, n_layers, context;     /* context: max_position_embeddings */
+    float norm_eps;
+    moe_weight_t embedding;             /* [vocabulary, H] */
+    moe_weight_t head;                  /* [vocabulary, H]; tied: the embedding's tensor */
+    moe_vector_t final_norm;
+    moe_layer_t *layers;
+    uint32_t *eos_ids;                  /* union of config, generation_config, tokenizer_config */
+    uint32_t n_eos_ids;
+    moe_generation_t generation;
+    uint64_t parameters, active_parameters;     /* without MTP layers */
+    moe_tensors_t *tensors;
+    void *memory;                       /* what the descriptors own */
+} moe_model_t;
+
+/* Opens a model directory: config, tensors, descriptors; reads no weights yet.
+ * NULL with MOE_BAD_MODEL: the message names file and key or tensor. */
+moe_model_t *moe_model_open(const char *directory, moe_error_t *error);
+void moe_model_close(moe_model_t *model);
+
+/* Only config.json, its family and the presence of the files: for `nginx -t`-like checks. */
+int moe_model_check(const char *directory, moe_error_t *error);
+
+/* A family: adding one is adding a file and a row in model/family.c. */
+typedef struct {
+    const char *model_type;
+    /* Config keys that the family understands or that do not change the maths; others are refused. */
+    const char *const *known_keys;
+    int (*build)(moe_model_t *model, json_t *config, moe_error_t *error);
+} moe_family_t;
+
+extern const moe_family_t *const moe_families[];        /* NULL-terminated */
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * A model's chat format: its template and special tokens, and how a request's messages become
+ * template variables.
+ */
+
+#ifndef MOE_CHAT_H
+#define MOE_CHAT_H
+
+#include "engine/text/template.h"
+#include "engine/text/tokenizer.h"
+
+typedef struct moe_chat_s moe_chat_t;
+
+/*
+ * Reads chat_template.jinja, or chat_template of tokenizer_config.json (string or list of named
+ * templates: "default"), and the special tokens of tokenizer_config.json / special_tokens_map.json.
+ * `override`: path of a template file that wins over both, or NULL.
+ * A model without any template loads; its chat requests fail with MOE_INVALID.
+ */
+moe_chat_t *moe_chat_load(const char *directory, const char *override, moe_error_t *error);
+void moe_chat_free(moe_chat_t *chat);
+
+/*
+ * Renders `messages` (JSON array as sent by the client; contents given as lists of text parts are
+ * joined where the template does not handle lists) with `arguments` (JSON object of further
+ * template variables, or empty).  `arguments` cannot replace messages or the special tokens.
+ * continue_final: the last message must be the assistant's; the text ends where its content ends.
+ * Errors: MOE_INVALID with a message that names what is wrong.
+ */
+int moe_chat_render(const moe_chat_t *chat, const char *messages, size_t messages_size,
+                    const char *arguments, size_t arguments_size, int add_generation_prompt,
+                    int continue_final, moe_text_t *out, moe_error_t *error);
+
+#endif

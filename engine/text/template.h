@@ -1,0 +1,45 @@
+/*
+ * Chat templates: an evaluator for the part of Jinja that models' templates use (statements,
+ * expressions, filters, tests, methods; no inheritance, no imports), with Hugging Face's settings
+ * (trim_blocks, lstrip_blocks, its own tojson).
+ *
+ * Templates and their variables are untrusted: steps, depth, memory and output are bounded.
+ * A parsed template is immutable and may be rendered by many threads at once.
+ */
+
+#ifndef MOE_TEMPLATE_H
+#define MOE_TEMPLATE_H
+
+#include <jansson.h>
+
+#include "engine/text/text.h"
+
+typedef struct moe_template_s moe_template_t;
+
+/* NULL with MOE_BAD_MODEL and the line at fault. */
+moe_template_t *moe_template_parse(const char *source, size_t size, moe_error_t *error);
+void moe_template_free(moe_template_t *template);
+
+typedef struct {
+    size_t steps;           /* evaluated nodes */
+    size_t memory;          /* bytes of values alive during a render */
+    size_t output;          /* bytes of text */
+    unsigned depth;         /* nesting of expressions, loops, macro calls */
+} moe_template_limits_t;
+
+extern const moe_template_limits_t moe_template_default_limits;
+
+/*
+ * Renders into `out` (appended).  `variables`: object; strings of it are untrusted text.
+ * `trusted`: object of names whose strings may become special tokens (bos_token, eos_token, ...);
+ * may be NULL.  Neither is modified.  Literal text and literal strings of the template are trusted.
+ * strftime_now uses `now` (seconds since the epoch, UTC).
+ *
+ * -1 with MOE_INVALID: raise_exception or a type error (the request does not fit the template);
+ * MOE_LIMIT: a limit was reached.
+ */
+int moe_template_render(const moe_template_t *template, const json_t *variables,
+                        const json_t *trusted, int64_t now, const moe_template_limits_t *limits,
+                        moe_text_t *out, moe_error_t *error);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * Tokenizers of Hugging Face's tokenizer.json: normaliser, pre-tokeniser, BPE, post-processor and
+ * decoder are read from the file; nothing about a family is built in.  A component that is not
+ * known is refused by name when loading.
+ *
+ * A loaded tokenizer is immutable and may be used by many threads at once.
+ */
+
+#ifndef MOE_TOKENIZER_H
+#define MOE_TOKENIZER_H
+
+#include "engine/text/text.h"
+
+typedef struct moe_tokenizer_s moe_tokenizer_t;
+
+/* Loads `directory`/tokenizer.json.  NULL with MOE_BAD_MODEL. */
+moe_tokenizer_t *moe_tokenizer_load(const char *directory, moe_error_t *error);
+void moe_tokenizer_free(moe_tokenizer_t *tokenizer);
+
+enum {
+    MOE_ENCODE_POST_PROCESS = 1u << 0   /* apply the post-processor (adds BOS where it says so) */
+};
+
+/* Appends the ids of `text`.  Special tokens are matched inside trusted spans only; other added
+ * tokens anywhere.  Text must be valid UTF-8: -1 with MOE_INVALID.  At most `limit` ids in all
+ * (0: no limit): MOE_TOO_LONG. */
+int moe_tokenizer_encode(const moe_tokenizer_t *tokenizer, const moe_text_t *text, unsigned flags,
+                         size_t limit, moe_ids_t *ids, moe_error_t *error);
+
+/* Number of ids: the highest id in use + 1 (there may be holes). */
+uint32_t moe_tokenizer_size(const moe_tokenizer_t *tokenizer);
+
+/* The raw bytes a token adds to the text (byte-level alphabet undone, SentencePiece's U+2581 a
+ * space, <0xNN> a byte); owned by the tokenizer.  NULL when no token has this id. */
+const char *moe_tokenizer_piece(const moe_tokenizer_t *tokenizer, uint32_t id, size_t *size);
+
+/* 1 for added tokens flagged special. */
+int moe_tokenizer_is_special(const moe_tokenizer_t *tokenizer, uint32_t id);
+
+/* Id of a token by its exact text (as written in tokenizer.json), or -1. */
+int64_t moe_tokenizer_find(const moe_tokenizer_t *tokenizer, const char *token, size_t size);
+
+/* 1 when an empty text with MOE_ENCODE_POST_PROCESS gives at least one id. */
+int moe_tokenizer_adds_bos(const moe_tokenizer_t *tokenizer);
+
+#endif
