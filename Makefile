@@ -8,7 +8,7 @@ CC ?= gcc
 OPTIMIZE ?= -O2 -g
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
 # Floating point is part of the contract: no contraction, no reassociation beyond what is written.
-CFLAGS := -std=c11 $(OPTIMIZE) $(WARN) -fno-math-errno -ffp-contract=off -pthread -I. $(EXTRA_CFLAGS)
+CFLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(WARN) -fno-math-errno -ffp-contract=off -pthread -I. $(EXTRA_CFLAGS)
 LDLIBS := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm -pthread
 VERSION := 0.1.0
 

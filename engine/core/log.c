@@ -1,5 +1,3 @@
-#define _GNU_SOURCE
-
 #include "engine/core/log.h"
 
 #include <errno.h>
