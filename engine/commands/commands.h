@@ -1,0 +1,25 @@
+/*
+ * The commands of moe-engine, one file each.  A command gets its own arguments (argv[0] is its
+ * name), writes results to stdout and everything else to stderr, and returns the exit code:
+ * 0, or 1 after one line "moe-engine: ..." that names what is wrong.
+ */
+
+#ifndef MOE_COMMANDS_H
+#define MOE_COMMANDS_H
+
+#include "engine/core/error.h"
+
+typedef struct {
+    const char *name;
+    const char *usage;          /* arguments, for the help text */
+    const char *help;           /* one line */
+    int (*run)(int argc, char **argv);
+} moe_command_t;
+
+/* Prints "moe-engine: message" to stderr; returns 1. */
+int moe_command_fail(const moe_error_t *error);
+
+/* Prints how to call a command after a wrong option; returns 1. */
+int moe_command_usage(const moe_command_t *command, const char *what);
+
+#endif
