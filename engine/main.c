@@ -7,6 +7,7 @@
 
 
 static const moe_command_t *const commands[] = {
+    &moe_command_inspect,
     NULL
 };
 

@@ -16,6 +16,8 @@ typedef struct {
     int (*run)(int argc, char **argv);
 } moe_command_t;
 
+extern const moe_command_t moe_command_inspect;
+
 /* Prints "moe-engine: message" to stderr; returns 1. */
 int moe_command_fail(const moe_error_t *error);
 

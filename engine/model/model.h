@@ -124,17 +124,27 @@ typedef struct {
 moe_model_t *moe_model_open(const char *directory, moe_error_t *error);
 void moe_model_close(moe_model_t *model);
 
-/* Only config.json, its family and the presence of the files: for `nginx -t`-like checks. */
+/* Only config.json, its family and the headers of the weight files: for `nginx -t`-like checks. */
 int moe_model_check(const char *directory, moe_error_t *error);
 
 /* A family: adding one is adding a file and a row in model/family.c. */
-typedef struct {
+typedef struct moe_family_s moe_family_t;
+
+struct moe_family_s {
     const char *model_type;
-    /* Config keys that the family understands or that do not change the maths; others are refused. */
+    /* Config keys that the family understands; keys that change the maths of no family are in
+     * family.c; others are refused. */
     const char *const *known_keys;
-    int (*build)(moe_model_t *model, json_t *config, moe_error_t *error);
-} moe_family_t;
+    /* Reads the whole config without looking at the weights. */
+    int (*check)(const moe_family_t *family, const json_t *config, moe_error_t *error);
+    /* Fills the model's sizes, layers and weights from config and model->tensors. */
+    int (*build)(const moe_family_t *family, moe_model_t *model, const json_t *config,
+                 moe_error_t *error);
+};
 
 extern const moe_family_t *const moe_families[];        /* NULL-terminated */
+
+/* The family of config.json's model_type, after its keys were checked.  NULL with MOE_BAD_MODEL. */
+const moe_family_t *moe_family_find(const json_t *config, moe_error_t *error);
 
 #endif

@@ -16,14 +16,16 @@ typedef enum {
     MOE_BF16
 } moe_dtype_t;
 
-#define MOE_TENSOR_DIMS 4
+#define MOE_TENSOR_DIMS 8
 
 typedef struct {
     const char *name;
-    moe_dtype_t dtype;
-    unsigned n_dims;
+    const char *type;                   /* the dtype as the file spells it */
+    moe_dtype_t dtype;                  /* 0: a type that cannot be computed with */
+    unsigned n_dims;                    /* at most MOE_TENSOR_DIMS */
     uint64_t shape[MOE_TENSOR_DIMS];    /* outermost first: a linear layer is [out, in] */
-    const void *data;                   /* into the mapping, row-major; aligned to its element */
+    const void *data;                   /* into the mapping, row-major; once taken it is aligned to
+                                         * its element (copied where the file does not align it) */
     size_t size;                        /* bytes */
 } moe_tensor_t;
 
@@ -44,6 +46,9 @@ void moe_tensors_close(moe_tensors_t *tensors);
 
 size_t moe_tensors_count(const moe_tensors_t *tensors);
 uint64_t moe_tensors_bytes(const moe_tensors_t *tensors);
+
+/* What was opened: "model.safetensors" or "model.safetensors.index.json". */
+const char *moe_tensors_source(const moe_tensors_t *tensors);
 
 /* The i-th tensor in name order (for inspect). */
 const moe_tensor_t *moe_tensors_at(const moe_tensors_t *tensors, size_t index);

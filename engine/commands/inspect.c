@@ -1,0 +1,218 @@
+/* moe-engine inspect: what a model directory holds. */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/channel/message.h"
+#include "engine/commands/commands.h"
+#include "engine/model/mapping.h"
+#include "engine/model/model.h"
+
+#define LABEL "%-15s"
+
+
+/* 8,912,345 */
+static const char *grouped(char text[32], uint64_t number)
+{
+    char digits[24];
+    int length = snprintf(digits, sizeof(digits), "%llu", (unsigned long long) number), size = 0;
+
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0) {
+            text[size++] = ',';
+        }
+        text[size++] = digits[i];
+    }
+    text[size] = '\0';
+    return text;
+}
+
+
+static void print_sizes(const moe_model_t *model)
+{
+    char total[32], active[32];
+
+    printf(LABEL "%s\n", "family", model->family);
+    printf(LABEL "%s, %s active per token\n", "parameters", grouped(total, model->parameters),
+           grouped(active, model->active_parameters));
+    printf(LABEL "hidden %u, vocabulary %u, context %u%s\n", "sizes", model->hidden,
+           model->vocabulary, model->context,
+           model->head.tensor == model->embedding.tensor ? ", tied head" : "");
+}
+
+
+static void print_mla(const moe_mla_t *mla)
+{
+    printf(LABEL "MLA, %u heads of %u + %u rope, values %u, latent %u, ", "  mixer", mla->heads,
+           mla->nope, mla->rope, mla->value, mla->kv_lora);
+    if (mla->q_lora > 0) {
+        printf("queries %u", mla->q_lora);
+    } else {
+        printf("queries not compressed");
+    }
+    printf(", softmax scale %.7g\n", (double) mla->scale);
+}
+
+
+static void print_router(const moe_block_t *moe)
+{
+    const moe_router_t *router = &moe->router;
+
+    printf(LABEL "%u of width %u, %u per token", "  experts", router->experts, moe->width,
+           router->top_k);
+    if (router->groups > 1) {
+        printf(" from %u of %u groups", router->groups_kept, router->groups);
+    }
+    if (moe->shared.width > 0) {
+        printf(", shared of width %u", moe->shared.width);
+    }
+    printf("\n" LABEL "%s%s%s, scale %g\n", "  router",
+           router->score == MOE_SCORE_SOFTMAX ? "softmax" : "sigmoid",
+           router->bias.size > 0 ? " with selection bias" : "",
+           router->normalise ? ", normalised" : "", (double) router->scale);
+}
+
+
+/* Layers of one kind have the same sizes in every family: the first of each kind is described. */
+static void print_layers(const moe_model_t *model)
+{
+    const moe_layer_t *dense = NULL, *moe = NULL;
+    uint32_t n_moe = 0;
+
+    for (uint32_t i = model->n_layers; i-- > 0;) {
+        const moe_layer_t *layer = &model->layers[i];
+
+        if (layer->is_moe) {
+            moe = layer;
+            n_moe++;
+        } else {
+            dense = layer;
+        }
+    }
+    printf(LABEL "%u: %u dense, %u MoE\n", "layers", model->n_layers, model->n_layers - n_moe,
+           n_moe);
+    print_mla(&model->layers[0].mla);
+    if (dense != NULL) {
+        printf(LABEL "width %u\n", "  dense", dense->dense.width);
+    }
+    if (moe != NULL) {
+        print_router(&moe->moe);
+    }
+}
+
+
+static void print_generation(const moe_model_t *model)
+{
+    const moe_generation_t *generation = &model->generation;
+
+    printf(LABEL, "end of text");
+    for (uint32_t i = 0; i < model->n_eos_ids; i++) {
+        printf("%s%u", i > 0 ? ", " : "", model->eos_ids[i]);
+    }
+    printf("%s\n" LABEL, model->n_eos_ids == 0 ? "no ids given" : "", "sampling");
+    if (generation->given & MOE_GIVEN_TEMPERATURE) {
+        printf("temperature %g ", (double) generation->temperature);
+    }
+    if (generation->given & MOE_GIVEN_TOP_P) {
+        printf("top_p %g ", (double) generation->top_p);
+    }
+    if (generation->given & MOE_GIVEN_TOP_K) {
+        printf("top_k %u ", generation->top_k);
+    }
+    if (generation->given & MOE_GIVEN_MIN_P) {
+        printf("min_p %g ", (double) generation->min_p);
+    }
+    if (generation->given & MOE_GIVEN_REPETITION_PENALTY) {
+        printf("repetition_penalty %g ", (double) generation->repetition_penalty);
+    }
+    printf("%s\n", generation->given == 0 ? "no defaults given" : "");
+}
+
+
+static void print_types(const moe_tensors_t *tensors)
+{
+    const char *types[32];
+    size_t counts[32], n_types = 0;
+    char text[32];
+
+    for (size_t i = 0; i < moe_tensors_count(tensors); i++) {
+        const char *type = moe_tensors_at(tensors, i)->type;
+        size_t t = 0;
+
+        while (t < n_types && strcmp(types[t], type) != 0) {
+            t++;
+        }
+        if (t == n_types && n_types < sizeof(types) / sizeof(types[0])) {
+            types[n_types] = type;
+            counts[n_types++] = 0;
+        }
+        if (t < n_types) {
+            counts[t]++;
+        }
+    }
+    printf(LABEL "%zu in %s, %s bytes:", "tensors", moe_tensors_count(tensors),
+           moe_tensors_source(tensors), grouped(text, moe_tensors_bytes(tensors)));
+    for (size_t t = 0; t < n_types; t++) {
+        printf("%s %zu %s", t > 0 ? "," : "", counts[t], types[t]);
+    }
+    putchar('\n');
+}
+
+
+static void print_tensors(const moe_tensors_t *tensors)
+{
+    putchar('\n');
+    for (size_t i = 0; i < moe_tensors_count(tensors); i++) {
+        const moe_tensor_t *tensor = moe_tensors_at(tensors, i);
+
+        printf("%-8s %-60s [", tensor->type, tensor->name);
+        for (unsigned d = 0; d < tensor->n_dims; d++) {
+            printf("%s%llu", d > 0 ? ", " : "", (unsigned long long) tensor->shape[d]);
+        }
+        puts("]");
+    }
+}
+
+
+static int inspect(int argc, char **argv)
+{
+    const char *directory = NULL;
+    moe_model_t *model;
+    moe_error_t error;
+    int tensors = 0;
+
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--tensors") == 0) {
+            tensors = 1;
+        } else if (argv[i][0] == '-' || directory != NULL) {
+            return moe_command_usage(&moe_command_inspect, "wrong arguments");
+        } else {
+            directory = argv[i];
+        }
+    }
+    if (directory == NULL) {
+        return moe_command_usage(&moe_command_inspect, "no model directory given");
+    }
+    moe_mapping_handle_sigbus();
+    model = moe_model_open(directory, &error);
+    if (model == NULL) {
+        return moe_command_fail(&error);
+    }
+    print_sizes(model);
+    print_layers(model);
+    print_generation(model);
+    print_types(model->tensors);
+    if (tensors) {
+        print_tensors(model->tensors);
+    }
+    moe_model_close(model);
+    return 0;
+}
+
+
+const moe_command_t moe_command_inspect = {
+    .name = "inspect",
+    .usage = "MODEL [--tensors]",
+    .help = "print what a model directory holds",
+    .run = inspect
+};

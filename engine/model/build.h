@@ -1,0 +1,27 @@
+/* What a family needs to turn its config into descriptors. */
+
+#ifndef MOE_BUILD_H
+#define MOE_BUILD_H
+
+#include "engine/model/config.h"
+#include "engine/model/model.h"
+
+/* Zeroed memory that lives as long as the model.  NULL with MOE_LIMIT. */
+void *moe_model_allocate(moe_model_t *model, size_t count, size_t size, moe_error_t *error);
+
+/* Takes the matrix [rows, columns] and counts its parameters.  0 or -1. */
+int moe_model_take_weight(moe_model_t *model, moe_error_t *error, moe_weight_t *weight,
+                          uint32_t rows, uint32_t columns, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+
+/* Takes the vector [size], widens it to f32 and counts its parameters; NaN and infinity are
+ * refused.  0 or -1. */
+int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *vector,
+                          uint32_t size, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* Reads generation_config.json and collects the EOS ids; model->vocabulary must be set. */
+int moe_model_read_generation(moe_model_t *model, const char *directory, const json_t *config,
+                              moe_error_t *error);
+
+#endif

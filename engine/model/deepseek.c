@@ -1,0 +1,416 @@
+/*
+ * DeepSeek-V2, V3 and those that use V3's code (Kimi-K2).  The config is read into one struct of
+ * checked settings first; all bounds are chosen so that products of two of them fit 32 bits, and
+ * every count that sizes memory is confirmed by tensors of that shape before the next is believed.
+ */
+
+#include "engine/model/deepseek.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/model/build.h"
+#include "engine/model/rope.h"
+
+/* transformers builds the norms inside MLA with its class default, whatever rms_norm_eps says. */
+#define LATENT_NORM_EPS 1e-6f
+
+#define WIDTH_LIMIT (1u << 20)
+#define LORA_LIMIT (1u << 16)
+#define HEADS_LIMIT 4096u
+#define HEAD_WIDTH_LIMIT 4096u
+#define EXPERTS_LIMIT (1u << 16)
+#define LAYERS_LIMIT 1024u
+
+typedef struct {
+    uint32_t hidden, vocabulary, layers, context;
+    float norm_eps;
+    int tied;
+    moe_mla_t mla;              /* without weights and frequencies */
+    moe_rope_t rope;
+    uint32_t dense_width, expert_width, shared_width;
+    moe_router_t router;        /* without weights */
+    int has_bias;
+    uint32_t first_moe, moe_frequency;
+    const json_t *layer_types;  /* "dense" or "sparse" per layer; NULL: first_moe and frequency */
+} settings_t;
+
+static const char *const known_keys[] = {
+    "attention_bias", "first_k_dense_replace", "head_dim", "hidden_act", "hidden_size",
+    "intermediate_size", "kv_lora_rank", "max_position_embeddings", "mlp_bias", "mlp_layer_types",
+    "moe_intermediate_size", "moe_layer_freq", "n_group", "n_routed_experts", "n_shared_experts",
+    "norm_topk_prob", "num_attention_heads", "num_experts_per_tok", "num_hidden_layers",
+    "num_key_value_heads", "num_nextn_predict_layers", "q_lora_rank", "qk_head_dim",
+    "qk_nope_head_dim", "qk_rope_head_dim", "rms_norm_eps", "rope_interleave", "rope_parameters",
+    "rope_scaling", "rope_theta", "routed_scaling_factor", "scoring_func", "tie_word_embeddings",
+    "topk_group", "topk_method", "v_head_dim", "vocab_size", NULL
+};
+
+
+static int is_v2(const moe_family_t *family)
+{
+    return family == &moe_family_deepseek_v2;
+}
+
+
+static void read_attention(settings_t *s, moe_config_t *config)
+{
+    moe_mla_t *mla = &s->mla;
+
+    mla->heads = moe_config_uint(config, "num_attention_heads", 1, HEADS_LIMIT);
+    mla->q_lora = moe_config_uint_or(config, "q_lora_rank", 0, 1, LORA_LIMIT);
+    mla->kv_lora = moe_config_uint(config, "kv_lora_rank", 1, LORA_LIMIT);
+    mla->nope = moe_config_uint(config, "qk_nope_head_dim", 1, HEAD_WIDTH_LIMIT);
+    mla->rope = moe_config_uint(config, "qk_rope_head_dim", 2, HEAD_WIDTH_LIMIT);
+    mla->value = moe_config_uint(config, "v_head_dim", 1, HEAD_WIDTH_LIMIT);
+    if (mla->rope % 2 != 0) {
+        moe_config_fail(config, "qk_rope_head_dim", "%u is odd", mla->rope);
+    }
+    /* Redundant keys of some writers: a different value would mean other maths. */
+    moe_config_uint_or(config, "num_key_value_heads", mla->heads, mla->heads, mla->heads);
+    moe_config_uint_or(config, "head_dim", mla->rope, mla->rope, mla->rope);
+    moe_config_uint_or(config, "qk_head_dim", mla->nope + mla->rope, mla->nope + mla->rope,
+                       mla->nope + mla->rope);
+    if (moe_config_bool_or(config, "attention_bias", 0)) {
+        moe_config_fail(config, "attention_bias", "true is not supported");
+    }
+    moe_rope_read(&s->rope, config);
+    mla->rope_interleaved = moe_config_bool_or(config, "rope_interleave", 1);
+    mla->rope_magnitude = (float) moe_rope_magnitude(&s->rope);
+    mla->scale = (float) (moe_rope_softmax_factor(&s->rope) / sqrt((double) mla->nope + mla->rope));
+    mla->q_norm_eps = LATENT_NORM_EPS;
+    mla->kv_norm_eps = LATENT_NORM_EPS;
+}
+
+
+static void read_groups(settings_t *s, moe_config_t *config, moe_group_t group)
+{
+    moe_router_t *router = &s->router;
+    uint32_t size;
+
+    router->groups = moe_config_uint_or(config, "n_group", 1, 1, router->experts);
+    router->groups_kept = moe_config_uint_or(config, "topk_group", 1, 1, router->groups);
+    size = router->experts / router->groups;
+    if (router->experts % router->groups != 0) {
+        moe_config_fail(config, "n_group", "%u does not divide n_routed_experts %u",
+                        router->groups, router->experts);
+    }
+    if (group == MOE_GROUP_NONE || router->groups == 1) {
+        router->group = MOE_GROUP_NONE;
+        router->groups = 1;
+        router->groups_kept = 1;
+        return;
+    }
+    if (group == MOE_GROUP_TOP2_SUM && size < 2) {
+        moe_config_fail(config, "n_group", "%u leaves fewer than 2 experts in a group",
+                        router->groups);
+    }
+    if (router->top_k > size * router->groups_kept) {
+        moe_config_fail(config, "num_experts_per_tok", "%u is more than the %u experts of the "
+                        "topk_group groups", router->top_k, size * router->groups_kept);
+    }
+    router->group = group;
+}
+
+
+static void read_router(settings_t *s, moe_config_t *config, int v2)
+{
+    const char *method = moe_config_string_or(config, "topk_method", v2 ? "greedy" : "noaux_tc");
+    const char *score = v2 ? "softmax" : "sigmoid";
+    const char *given = moe_config_string_or(config, "scoring_func", score);
+    moe_router_t *router = &s->router;
+    moe_group_t group = MOE_GROUP_NONE;
+
+    router->experts = moe_config_uint(config, "n_routed_experts", 1, EXPERTS_LIMIT);
+    router->top_k = moe_config_uint(config, "num_experts_per_tok", 1, router->experts);
+    router->scale = (float) moe_config_number_or(config, "routed_scaling_factor", 1, 1e-6, 1e6);
+    router->normalise = moe_config_bool_or(config, "norm_topk_prob", !v2);
+    router->score = v2 ? MOE_SCORE_SOFTMAX : MOE_SCORE_SIGMOID;
+    if (strcmp(given, score) != 0) {
+        moe_config_fail(config, "scoring_func", "\"%.64s\" is not supported here", given);
+    }
+    if (!v2 && strcmp(method, "noaux_tc") == 0) {
+        group = MOE_GROUP_TOP2_SUM;
+        s->has_bias = 1;
+    } else if (v2 && strcmp(method, "group_limited_greedy") == 0) {
+        group = MOE_GROUP_MAX;
+    } else if (!v2 || strcmp(method, "greedy") != 0) {
+        moe_config_fail(config, "topk_method", "\"%.64s\" is not supported here", method);
+    }
+    if (v2 && router->normalise) {
+        /* V2's own code either normalises (more than one expert) or scales, never both. */
+        router->normalise = router->top_k > 1;
+        router->scale = router->normalise ? 1 : router->scale;
+    }
+    read_groups(s, config, group);
+}
+
+
+static void read_layer_types(settings_t *s, moe_config_t *config)
+{
+    const json_t *type;
+    size_t i;
+
+    s->first_moe = moe_config_uint_or(config, "first_k_dense_replace", 0, 0, s->layers);
+    s->moe_frequency = moe_config_uint_or(config, "moe_layer_freq", 1, 1, LAYERS_LIMIT);
+    s->layer_types = moe_config_get(config, "mlp_layer_types");
+    if (s->layer_types == NULL) {
+        return;
+    }
+    if (json_array_size(s->layer_types) != s->layers) {
+        moe_config_fail(config, "mlp_layer_types", "not an array of num_hidden_layers entries");
+    }
+    json_array_foreach(s->layer_types, i, type) {
+        const char *name = json_string_value(type);
+
+        if (name == NULL || (strcmp(name, "dense") != 0 && strcmp(name, "sparse") != 0)) {
+            moe_config_fail(config, "mlp_layer_types", "entry %zu is neither dense nor sparse", i);
+            return;
+        }
+    }
+}
+
+
+static int is_moe_layer(const settings_t *s, uint32_t i)
+{
+    if (s->layer_types != NULL) {
+        return strcmp(json_string_value(json_array_get(s->layer_types, i)), "sparse") == 0;
+    }
+    return i >= s->first_moe && i % s->moe_frequency == 0;
+}
+
+
+static int read_settings(settings_t *s, const moe_family_t *family, const json_t *object,
+                         moe_error_t *error)
+{
+    moe_config_t config = { .object = object, .where = "config.json", .error = error };
+    const char *activation;
+
+    *s = (settings_t) { 0 };
+    s->hidden = moe_config_uint(&config, "hidden_size", 1, WIDTH_LIMIT);
+    s->vocabulary = moe_config_uint(&config, "vocab_size", 1, 1u << 24);
+    s->layers = moe_config_uint(&config, "num_hidden_layers", 1, LAYERS_LIMIT);
+    s->context = moe_config_uint(&config, "max_position_embeddings", 1, 1u << 30);
+    s->norm_eps = (float) moe_config_number_or(&config, "rms_norm_eps", 1e-6, 1e-12, 1);
+    s->tied = moe_config_bool_or(&config, "tie_word_embeddings", 0);
+    read_attention(s, &config);
+    activation = moe_config_string_or(&config, "hidden_act", "silu");
+    if (strcmp(activation, "silu") != 0) {
+        moe_config_fail(&config, "hidden_act", "\"%.64s\" is not supported", activation);
+    }
+    if (moe_config_bool_or(&config, "mlp_bias", 0)) {
+        moe_config_fail(&config, "mlp_bias", "true is not supported");
+    }
+    s->dense_width = moe_config_uint(&config, "intermediate_size", 1, WIDTH_LIMIT);
+    s->expert_width = moe_config_uint(&config, "moe_intermediate_size", 1, WIDTH_LIMIT);
+    s->shared_width = s->expert_width * moe_config_uint_or(&config, "n_shared_experts", 0, 0, 256);
+    read_router(s, &config, is_v2(family));
+    read_layer_types(s, &config);
+    return config.failed ? -1 : 0;
+}
+
+
+static int check(const moe_family_t *family, const json_t *config, moe_error_t *error)
+{
+    settings_t settings;
+
+    return read_settings(&settings, family, config, error);
+}
+
+
+static int build_ffn(moe_model_t *model, moe_ffn_t *ffn, uint32_t width, const char *prefix,
+                     moe_error_t *error)
+{
+    uint32_t hidden = model->hidden;
+
+    ffn->width = width;
+    return moe_model_take_weight(model, error, &ffn->gate, width, hidden, "%sgate_proj.weight",
+                                 prefix)
+           || moe_model_take_weight(model, error, &ffn->up, width, hidden, "%sup_proj.weight",
+                                    prefix)
+           || moe_model_take_weight(model, error, &ffn->down, hidden, width, "%sdown_proj.weight",
+                                    prefix) ? -1 : 0;
+}
+
+
+static int build_moe(moe_model_t *model, moe_block_t *block, const settings_t *s,
+                     const char *prefix, moe_error_t *error)
+{
+    uint32_t experts = s->router.experts;
+    char name[128];
+
+    block->router = s->router;
+    block->width = s->expert_width;
+    if (moe_model_take_weight(model, error, &block->router.gate, experts, s->hidden,
+                              "%sgate.weight", prefix) != 0
+        || (s->has_bias
+            && moe_model_take_vector(model, error, &block->router.bias, experts,
+                                     "%sgate.e_score_correction_bias", prefix) != 0))
+    {
+        return -1;
+    }
+    block->experts = moe_model_allocate(model, experts, sizeof(moe_ffn_t), error);
+    if (block->experts == NULL) {
+        return -1;
+    }
+    for (uint32_t e = 0; e < experts; e++) {
+        snprintf(name, sizeof(name), "%sexperts.%u.", prefix, e);
+        if (build_ffn(model, &block->experts[e], s->expert_width, name, error) != 0) {
+            return -1;
+        }
+    }
+    snprintf(name, sizeof(name), "%sshared_experts.", prefix);
+    return s->shared_width == 0 ? 0
+           : build_ffn(model, &block->shared, s->shared_width, name, error);
+}
+
+
+static int build_queries(moe_model_t *model, moe_mla_t *mla, const char *prefix,
+                         moe_error_t *error)
+{
+    uint32_t rows = mla->heads * (mla->nope + mla->rope);
+
+    if (mla->q_lora == 0) {
+        return moe_model_take_weight(model, error, &mla->q_b, rows, model->hidden,
+                                     "%sq_proj.weight", prefix);
+    }
+    return moe_model_take_weight(model, error, &mla->q_a, mla->q_lora, model->hidden,
+                                 "%sq_a_proj.weight", prefix)
+           || moe_model_take_vector(model, error, &mla->q_norm, mla->q_lora,
+                                    "%sq_a_layernorm.weight", prefix)
+           || moe_model_take_weight(model, error, &mla->q_b, rows, mla->q_lora,
+                                    "%sq_b_proj.weight", prefix) ? -1 : 0;
+}
+
+
+static int build_attention(moe_model_t *model, moe_mla_t *mla, const char *prefix,
+                           moe_error_t *error)
+{
+    char name[128];
+
+    if (build_queries(model, mla, prefix, error) != 0
+        || moe_model_take_weight(model, error, &mla->kv_a, mla->kv_lora + mla->rope,
+                                 model->hidden, "%skv_a_proj_with_mqa.weight", prefix) != 0
+        || moe_model_take_vector(model, error, &mla->kv_norm, mla->kv_lora,
+                                 "%skv_a_layernorm.weight", prefix) != 0
+        || moe_model_take_weight(model, error, &mla->kv_b, mla->heads * (mla->nope + mla->value),
+                                 mla->kv_lora, "%skv_b_proj.weight", prefix) != 0
+        || moe_model_take_weight(model, error, &mla->output, model->hidden,
+                                 mla->heads * mla->value, "%so_proj.weight", prefix) != 0)
+    {
+        return -1;
+    }
+    /* Old writers saved the table of rotary frequencies; it is computed here. */
+    snprintf(name, sizeof(name), "%srotary_emb.inv_freq", prefix);
+    moe_tensors_ignore(model->tensors, name);
+    return 0;
+}
+
+
+static int build_layer(moe_model_t *model, uint32_t i, const settings_t *s, moe_error_t *error)
+{
+    moe_layer_t *layer = &model->layers[i];
+    char prefix[64];
+
+    layer->mixer = MOE_MIXER_MLA;
+    layer->mla = s->mla;
+    layer->is_moe = is_moe_layer(s, i);
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
+    if (moe_model_take_vector(model, error, &layer->input_norm, s->hidden,
+                              "model.layers.%u.input_layernorm.weight", i) != 0
+        || moe_model_take_vector(model, error, &layer->post_norm, s->hidden,
+                                 "model.layers.%u.post_attention_layernorm.weight", i) != 0
+        || build_attention(model, &layer->mla, prefix, error) != 0)
+    {
+        return -1;
+    }
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.mlp.", i);
+    return layer->is_moe ? build_moe(model, &layer->moe, s, prefix, error)
+           : build_ffn(model, &layer->dense, s->dense_width, prefix, error);
+}
+
+
+/* Layers for multi-token prediction lie behind the last one and are told by their eh_proj: an
+ * ordinary layer there means that num_hidden_layers is wrong, and stays left over. */
+static void ignore_mtp_layers(moe_model_t *model)
+{
+    char name[64];
+
+    for (uint32_t i = model->n_layers; i < 2 * LAYERS_LIMIT; i++) {
+        snprintf(name, sizeof(name), "model.layers.%u.eh_proj.weight", i);
+        if (!moe_tensors_has(model->tensors, name)) {
+            return;
+        }
+        snprintf(name, sizeof(name), "model.layers.%u.", i);
+        moe_tensors_ignore(model->tensors, name);
+    }
+}
+
+
+static int build_ends(moe_model_t *model, const settings_t *s, moe_error_t *error)
+{
+    if (moe_model_take_weight(model, error, &model->embedding, s->vocabulary, s->hidden,
+                              "model.embed_tokens.weight") != 0
+        || moe_model_take_vector(model, error, &model->final_norm, s->hidden,
+                                 "model.norm.weight") != 0)
+    {
+        return -1;
+    }
+    if (!s->tied) {
+        return moe_model_take_weight(model, error, &model->head, s->vocabulary, s->hidden,
+                                     "lm_head.weight");
+    }
+    model->head = model->embedding;
+    moe_tensors_ignore(model->tensors, "lm_head.weight");
+    return 0;
+}
+
+
+static int build(const moe_family_t *family, moe_model_t *model, const json_t *config,
+                 moe_error_t *error)
+{
+    settings_t s;
+    float *frequencies;
+    uint64_t n_moe = 0;
+
+    if (read_settings(&s, family, config, error) != 0) {
+        return -1;
+    }
+    model->hidden = s.hidden;
+    model->vocabulary = s.vocabulary;
+    model->n_layers = s.layers;
+    model->context = s.context;
+    model->norm_eps = s.norm_eps;
+    frequencies = moe_model_allocate(model, s.mla.rope / 2, sizeof(*frequencies), error);
+    model->layers = moe_model_allocate(model, s.layers, sizeof(*model->layers), error);
+    if (frequencies == NULL || model->layers == NULL || build_ends(model, &s, error) != 0) {
+        return -1;
+    }
+    moe_rope_frequencies(&s.rope, s.mla.rope, frequencies);
+    s.mla.rope_frequencies = frequencies;
+    for (uint32_t i = 0; i < s.layers; i++) {
+        if (build_layer(model, i, &s, error) != 0) {
+            return -1;
+        }
+        n_moe += model->layers[i].is_moe != 0;
+    }
+    model->active_parameters = model->parameters - n_moe * (s.router.experts - s.router.top_k)
+                                                   * 3 * s.expert_width * s.hidden;
+    moe_tensors_ignore(model->tensors, "model.rotary_emb.inv_freq");
+    ignore_mtp_layers(model);
+    return 0;
+}
+
+
+const moe_family_t moe_family_deepseek_v2 = {
+    .model_type = "deepseek_v2", .known_keys = known_keys, .check = check, .build = build
+};
+
+const moe_family_t moe_family_deepseek_v3 = {
+    .model_type = "deepseek_v3", .known_keys = known_keys, .check = check, .build = build
+};
+
+const moe_family_t moe_family_kimi_k2 = {
+    .model_type = "kimi_k2", .known_keys = known_keys, .check = check, .build = build
+};

@@ -1,0 +1,58 @@
+/* The registry of families, and the refusal of config keys that nobody here understands. */
+
+#include <stddef.h>
+#include <string.h>
+
+#include "engine/model/config.h"
+#include "engine/model/deepseek.h"
+#include "engine/model/model.h"
+
+const moe_family_t *const moe_families[] = {
+    &moe_family_deepseek_v3,
+    &moe_family_deepseek_v2,
+    &moe_family_kimi_k2,
+    NULL
+};
+
+/* Keys of any config.json that do not change what a trained model computes: bookkeeping, training,
+ * Python class attributes that old writers dumped, token ids (read elsewhere). */
+static const char *const neutral_keys[] = {
+    "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "add_cross_attention",
+    "architectures", "attention_dropout", "attn_implementation", "auto_map", "aux_loss_alpha",
+    "bos_token_id", "chunk_size_feed_forward", "cross_attention_hidden_size",
+    "decoder_start_token_id", "dtype", "eos_token_id", "ep_size", "finetuning_task", "id2label",
+    "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "max_length",
+    "model_type", "output_attentions", "output_hidden_states", "output_router_logits",
+    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "return_dict",
+    "router_aux_loss_coef", "sep_token_id", "seq_aux", "task_specific_params",
+    "tie_encoder_decoder", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers_version", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+    NULL
+};
+
+
+const moe_family_t *moe_family_find(const json_t *config, moe_error_t *error)
+{
+    moe_config_t read = { .object = config, .where = "config.json", .error = error };
+    const char *model_type = moe_config_string_or(&read, "model_type", NULL);
+    const moe_family_t *family = NULL;
+
+    if (model_type == NULL) {
+        moe_config_fail(&read, "model_type", "missing");
+        return NULL;
+    }
+    for (const moe_family_t *const *f = moe_families; *f != NULL; f++) {
+        if (strcmp((*f)->model_type, model_type) == 0) {
+            family = *f;
+        }
+    }
+    if (family == NULL) {
+        moe_config_fail(&read, "model_type", "\"%.64s\" is not a supported family", model_type);
+        return NULL;
+    }
+    if (moe_config_get(&read, "quantization_config") != NULL) {
+        moe_config_fail(&read, "quantization_config", "quantised weights are not supported");
+    }
+    moe_config_check_keys(&read, family->known_keys, neutral_keys);
+    return read.failed ? NULL : family;
+}

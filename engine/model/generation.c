@@ -1,0 +1,169 @@
+/*
+ * generation_config.json: sampling defaults, and the ids that end an answer.  Checkpoints name
+ * those in up to three files which often disagree; the union is right, because an id that one of
+ * them calls an end is one, and a missed end is an endless answer.
+ */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/channel/message.h"
+#include "engine/core/json.h"
+#include "engine/model/build.h"
+
+#define GENERATION_FILE "generation_config.json"
+#define EOS_LIMIT 64u
+
+
+static void add_eos(moe_model_t *model, moe_config_t *config, uint32_t id)
+{
+    for (uint32_t i = 0; i < model->n_eos_ids; i++) {
+        if (model->eos_ids[i] == id) {
+            return;
+        }
+    }
+    if (model->n_eos_ids == EOS_LIMIT) {
+        moe_config_fail(config, "eos_token_id", "more than %u ids in all", EOS_LIMIT);
+        return;
+    }
+    model->eos_ids[model->n_eos_ids++] = id;
+}
+
+
+/* eos_token_id: an id, a list of ids or null. */
+static void read_eos(moe_model_t *model, moe_config_t *config)
+{
+    json_t *value = moe_config_get(config, "eos_token_id");
+    size_t n = json_is_array(value) ? json_array_size(value) : value != NULL;
+
+    for (size_t i = 0; i < n && !config->failed; i++) {
+        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+
+        if (!json_is_integer(id) || json_integer_value(id) < 0
+            || json_integer_value(id) >= model->vocabulary)
+        {
+            moe_config_fail(config, "eos_token_id", "entry %zu is not a token id below vocab_size "
+                            "%u", i, model->vocabulary);
+            return;
+        }
+        add_eos(model, config, (uint32_t) json_integer_value(id));
+    }
+}
+
+
+static void read_sampling(moe_generation_t *generation, moe_config_t *config)
+{
+    static const struct {
+        const char *key;
+        uint32_t bit;
+        size_t offset;
+        double minimum, maximum;
+    } numbers[] = {
+        { "temperature", MOE_GIVEN_TEMPERATURE, offsetof(moe_generation_t, temperature), 0, 100 },
+        { "top_p", MOE_GIVEN_TOP_P, offsetof(moe_generation_t, top_p), 0, 1 },
+        { "min_p", MOE_GIVEN_MIN_P, offsetof(moe_generation_t, min_p), 0, 1 },
+        { "repetition_penalty", MOE_GIVEN_REPETITION_PENALTY,
+          offsetof(moe_generation_t, repetition_penalty), 0.01, 100 },
+    };
+
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        if (moe_config_get(config, numbers[i].key) != NULL) {
+            *(float *) ((char *) generation + numbers[i].offset) =
+                (float) moe_config_number(config, numbers[i].key, numbers[i].minimum,
+                                          numbers[i].maximum);
+            generation->given |= numbers[i].bit;
+        }
+    }
+    if (moe_config_get(config, "top_k") != NULL) {
+        generation->top_k = moe_config_uint(config, "top_k", 0, 1u << 30);
+        generation->given |= MOE_GIVEN_TOP_K;
+    }
+    if (!moe_config_bool_or(config, "do_sample", 1)) {
+        generation->temperature = 0;
+        generation->given |= MOE_GIVEN_TEMPERATURE;
+    }
+}
+
+
+static int read_generation_file(moe_model_t *model, const char *directory, moe_error_t *error)
+{
+    json_t *object = moe_json_load(directory, GENERATION_FILE, 1, error);
+    moe_config_t config = { .object = object, .where = GENERATION_FILE, .error = error };
+
+    if (object == NULL) {
+        return error->code == MOE_OK ? 0 : -1;
+    }
+    read_eos(model, &config);
+    read_sampling(&model->generation, &config);
+    json_decref(object);
+    return config.failed ? -1 : 0;
+}
+
+
+/* A special token of tokenizer_config.json is a string or an object with its content. */
+static const char *token_text(const json_t *token)
+{
+    return json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
+}
+
+
+/* Id of a token's text in tokenizer.json, -1 when it is not there: then it cannot be generated. */
+static json_int_t find_token(const json_t *tokenizer, const char *text)
+{
+    const json_t *token, *id;
+    size_t i;
+
+    json_array_foreach(json_object_get(tokenizer, "added_tokens"), i, token) {
+        const char *content = json_string_value(json_object_get(token, "content"));
+
+        id = json_object_get(token, "id");
+        if (content != NULL && strcmp(content, text) == 0 && json_is_integer(id)) {
+            return json_integer_value(id);
+        }
+    }
+    id = json_object_get(json_object_get(json_object_get(tokenizer, "model"), "vocab"), text);
+    return json_is_integer(id) ? json_integer_value(id) : -1;
+}
+
+
+static int read_tokenizer_files(moe_model_t *model, const char *directory, moe_error_t *error)
+{
+    json_t *settings = moe_json_load(directory, "tokenizer_config.json", 1, error), *tokenizer;
+    moe_config_t config = { .object = settings, .where = "tokenizer_config.json", .error = error };
+    const char *text = token_text(json_object_get(settings, "eos_token"));
+    json_int_t id;
+
+    if (text == NULL) {
+        json_decref(settings);
+        return settings == NULL && error->code != MOE_OK ? -1 : 0;
+    }
+    tokenizer = moe_json_load(directory, "tokenizer.json", 1, error);
+    if (tokenizer != NULL) {
+        id = find_token(tokenizer, text);
+        if (id >= model->vocabulary) {
+            moe_config_fail(&config, "eos_token", "its id %lld is not below vocab_size %u",
+                            (long long) id, model->vocabulary);
+        } else if (id >= 0) {
+            add_eos(model, &config, (uint32_t) id);
+        }
+    } else if (error->code != MOE_OK) {
+        config.failed = 1;
+    }
+    json_decref(tokenizer);
+    json_decref(settings);
+    return config.failed ? -1 : 0;
+}
+
+
+int moe_model_read_generation(moe_model_t *model, const char *directory, const json_t *object,
+                              moe_error_t *error)
+{
+    moe_config_t config = { .object = object, .where = "config.json", .error = error };
+
+    model->eos_ids = moe_model_allocate(model, EOS_LIMIT, sizeof(*model->eos_ids), error);
+    if (model->eos_ids == NULL || read_generation_file(model, directory, error) != 0) {
+        return -1;
+    }
+    read_eos(model, &config);
+    return config.failed ? -1 : read_tokenizer_files(model, directory, error);
+}

@@ -1,0 +1,428 @@
+/*
+ * All tensors of a model in one array sorted by name: lookup is a binary search, a prefix is a
+ * range, duplicates over shards are neighbours.  Each entry remembers whether somebody took it, so
+ * that a tensor nobody understands is found after the model is built.
+ */
+
+#include "engine/model/tensor.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/core/json.h"
+#include "engine/model/safetensors.h"
+
+#define SINGLE_FILE "model.safetensors"
+#define INDEX_FILE "model.safetensors.index.json"
+#define SHARDS_LIMIT 4096u
+#define NAME_SIZE 256
+
+typedef struct {
+    char *name;                 /* without directory */
+    moe_mapping_t mapping;
+} shard_t;
+
+struct moe_tensors_s {
+    const char *source;
+    shard_t *shards;            /* sorted by name */
+    uint32_t n_shards;
+    moe_tensor_list_t list;     /* sorted by name */
+    uint64_t bytes;
+};
+
+
+size_t moe_dtype_size(moe_dtype_t dtype)
+{
+    return dtype == MOE_F32 ? 4 : 2;
+}
+
+
+const char *moe_dtype_name(moe_dtype_t dtype)
+{
+    return dtype == MOE_F32 ? "F32" : dtype == MOE_F16 ? "F16" : "BF16";
+}
+
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const moe_tensor_entry_t *) a)->tensor.name,
+                  ((const moe_tensor_entry_t *) b)->tensor.name);
+}
+
+
+/* First entry whose name is not before `name`. */
+static size_t lower_bound(const moe_tensors_t *tensors, const char *name)
+{
+    size_t low = 0, high = tensors->list.count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (strcmp(tensors->list.entries[middle].tensor.name, name) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+
+static moe_tensor_entry_t *find(const moe_tensors_t *tensors, const char *name)
+{
+    size_t i = lower_bound(tensors, name);
+
+    if (i == tensors->list.count || strcmp(tensors->list.entries[i].tensor.name, name) != 0) {
+        return NULL;
+    }
+    return &tensors->list.entries[i];
+}
+
+
+static int add_shard(moe_tensors_t *tensors, const char *name, moe_error_t *error)
+{
+    shard_t *shards = realloc(tensors->shards, (tensors->n_shards + 1) * sizeof(*shards));
+
+    if (shards == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory");
+    }
+    tensors->shards = shards;
+    shards[tensors->n_shards] = (shard_t) { .name = strdup(name) };
+    if (shards[tensors->n_shards].name == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory");
+    }
+    tensors->n_shards++;
+    return 0;
+}
+
+
+static int find_shard(const moe_tensors_t *tensors, const char *name)
+{
+    for (uint32_t i = 0; i < tensors->n_shards; i++) {
+        if (strcmp(tensors->shards[i].name, name) == 0) {
+            return (int) i;
+        }
+    }
+    return -1;
+}
+
+
+/* A shard's name comes from a file: it must not lead out of the directory. */
+static int is_file_name(const json_t *value)
+{
+    const char *name = json_string_value(value);
+
+    return name != NULL && name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL
+           && strlen(name) == json_string_length(value) && strlen(name) < NAME_SIZE;
+}
+
+
+static int list_shards(moe_tensors_t *tensors, const json_t *weight_map, moe_error_t *error)
+{
+    const char *previous = "", *tensor;
+    json_t *value;
+
+    json_object_foreach((json_t *) (uintptr_t) weight_map, tensor, value) {
+        const char *name = json_string_value(value);
+
+        if (!is_file_name(value)) {
+            return moe_fail(error, MOE_BAD_MODEL, INDEX_FILE ": weight_map: %s: \"%.64s\" is not a "
+                            "plain file name", tensor, name ? name : "");
+        }
+        if (strcmp(name, previous) == 0 || find_shard(tensors, name) >= 0) {
+            previous = name;
+            continue;
+        }
+        previous = name;
+        if (tensors->n_shards == SHARDS_LIMIT) {
+            return moe_fail(error, MOE_LIMIT, INDEX_FILE ": more than %u files", SHARDS_LIMIT);
+        }
+        if (add_shard(tensors, name, error) != 0) {
+            return -1;
+        }
+    }
+    if (tensors->n_shards == 0) {
+        return moe_fail(error, MOE_BAD_MODEL, INDEX_FILE ": weight_map: empty");
+    }
+    return 0;
+}
+
+
+static int open_shards(moe_tensors_t *tensors, const char *directory, moe_error_t *error)
+{
+    char path[PATH_MAX];
+
+    for (uint32_t i = 0; i < tensors->n_shards; i++) {
+        shard_t *shard = &tensors->shards[i];
+
+        if (snprintf(path, sizeof(path), "%s/%s", directory, shard->name) >= (int) sizeof(path)) {
+            return moe_fail(error, MOE_BAD_MODEL, "%s: path too long", shard->name);
+        }
+        if (moe_mapping_open(&shard->mapping, path, error) != 0
+            || moe_safetensors_read(&tensors->list, &shard->mapping, shard->name, i, error) != 0)
+        {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+
+static int sort_by_name(moe_tensors_t *tensors, moe_error_t *error)
+{
+    moe_tensor_entry_t *entries = tensors->list.entries;
+
+    if (tensors->list.count == 0) {
+        return moe_fail(error, MOE_BAD_MODEL, "%s: no tensors", tensors->source);
+    }
+    qsort(entries, tensors->list.count, sizeof(*entries), by_name);
+    for (size_t i = 0; i < tensors->list.count; i++) {
+        tensors->bytes += entries[i].tensor.size;
+        if (i > 0 && by_name(&entries[i - 1], &entries[i]) == 0) {
+            return moe_fail(error, MOE_BAD_MODEL, "%s: %s: also in %s",
+                            tensors->shards[entries[i].file].name, entries[i].tensor.name,
+                            tensors->shards[entries[i - 1].file].name);
+        }
+    }
+    return 0;
+}
+
+
+/* Tensors that the index does not list are no error here: if nothing needs them, they are found as
+ * left over. */
+static int check_index(const moe_tensors_t *tensors, const json_t *weight_map, moe_error_t *error)
+{
+    const char *name;
+    json_t *file;
+
+    json_object_foreach((json_t *) (uintptr_t) weight_map, name, file) {
+        const moe_tensor_entry_t *entry = find(tensors, name);
+        const char *shard = json_string_value(file);
+
+        if (entry == NULL || strcmp(tensors->shards[entry->file].name, shard) != 0) {
+            return moe_fail(error, MOE_BAD_MODEL, "%s: %s: missing, though " INDEX_FILE
+                            " says it is there", shard, name);
+        }
+    }
+    return 0;
+}
+
+
+static int open_indexed(moe_tensors_t *tensors, const char *directory, moe_error_t *error)
+{
+    json_t *index = moe_json_load(directory, INDEX_FILE, 1, error), *weight_map;
+    int result = -1;
+
+    if (index == NULL) {
+        return error->code != MOE_OK ? -1
+               : moe_fail(error, MOE_BAD_MODEL, "%s: neither " SINGLE_FILE " nor " INDEX_FILE,
+                          directory);
+    }
+    tensors->source = INDEX_FILE;
+    weight_map = json_object_get(index, "weight_map");
+    if (!json_is_object(weight_map)) {
+        moe_fail(error, MOE_BAD_MODEL, INDEX_FILE ": weight_map: missing or not an object");
+    } else if (list_shards(tensors, weight_map, error) == 0
+               && open_shards(tensors, directory, error) == 0 && sort_by_name(tensors, error) == 0)
+    {
+        result = check_index(tensors, weight_map, error);
+    }
+    json_decref(index);
+    return result;
+}
+
+
+static int open_single(moe_tensors_t *tensors, const char *directory, moe_error_t *error)
+{
+    tensors->source = SINGLE_FILE;
+    if (add_shard(tensors, SINGLE_FILE, error) != 0 || open_shards(tensors, directory, error) != 0) {
+        return -1;
+    }
+    return sort_by_name(tensors, error);
+}
+
+
+moe_tensors_t *moe_tensors_open(const char *directory, moe_error_t *error)
+{
+    moe_tensors_t *tensors = calloc(1, sizeof(*tensors));
+    char path[PATH_MAX];
+    struct stat st;
+    int result;
+
+    if (tensors == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory");
+        return NULL;
+    }
+    if (snprintf(path, sizeof(path), "%s/" SINGLE_FILE, directory) < (int) sizeof(path)
+        && stat(path, &st) == 0)
+    {
+        result = open_single(tensors, directory, error);
+    } else {
+        result = open_indexed(tensors, directory, error);
+    }
+    if (result != 0) {
+        moe_tensors_close(tensors);
+        return NULL;
+    }
+    return tensors;
+}
+
+
+void moe_tensors_close(moe_tensors_t *tensors)
+{
+    if (tensors == NULL) {
+        return;
+    }
+    moe_tensor_list_free(&tensors->list);
+    for (uint32_t i = 0; i < tensors->n_shards; i++) {
+        moe_mapping_close(&tensors->shards[i].mapping);
+        free(tensors->shards[i].name);
+    }
+    free(tensors->shards);
+    free(tensors);
+}
+
+
+size_t moe_tensors_count(const moe_tensors_t *tensors)
+{
+    return tensors->list.count;
+}
+
+
+uint64_t moe_tensors_bytes(const moe_tensors_t *tensors)
+{
+    return tensors->bytes;
+}
+
+
+const char *moe_tensors_source(const moe_tensors_t *tensors)
+{
+    return tensors->source;
+}
+
+
+const moe_tensor_t *moe_tensors_at(const moe_tensors_t *tensors, size_t index)
+{
+    return &tensors->list.entries[index].tensor;
+}
+
+
+static void print_shape(char *text, size_t size, unsigned n_dims, const uint64_t *shape)
+{
+    size_t length = (size_t) snprintf(text, size, "[");
+
+    for (unsigned i = 0; i < n_dims && length < size; i++) {
+        length += (size_t) snprintf(text + length, size - length, "%s%llu", i ? ", " : "",
+                                    (unsigned long long) shape[i]);
+    }
+    if (length < size) {
+        snprintf(text + length, size - length, "]");
+    }
+}
+
+
+static int check_taken(const moe_tensor_entry_t *entry, unsigned n_dims, const uint64_t *shape,
+                       moe_error_t *error)
+{
+    const moe_tensor_t *tensor = &entry->tensor;
+    char found[192], expected[192];
+
+    if (tensor->n_dims != n_dims || memcmp(tensor->shape, shape, n_dims * sizeof(*shape)) != 0) {
+        print_shape(found, sizeof(found), tensor->n_dims, tensor->shape);
+        print_shape(expected, sizeof(expected), n_dims, shape);
+        return moe_fail(error, MOE_BAD_MODEL, "%s: shape %s, expected %s", tensor->name, found,
+                        expected);
+    }
+    if (tensor->dtype == 0) {
+        return moe_fail(error, MOE_BAD_MODEL, "%s: dtype %.32s is not supported", tensor->name,
+                        tensor->type);
+    }
+    return 0;
+}
+
+
+/* The format does not promise that data is aligned, loads of floats need it. */
+static int align(moe_tensor_entry_t *entry, moe_error_t *error)
+{
+    moe_tensor_t *tensor = &entry->tensor;
+
+    if ((uintptr_t) tensor->data % moe_dtype_size(tensor->dtype) == 0) {
+        return 0;
+    }
+    entry->copy = malloc(tensor->size);
+    if (entry->copy == NULL) {
+        return moe_fail(error, MOE_LIMIT, "%s: out of memory for %zu unaligned bytes", tensor->name,
+                        tensor->size);
+    }
+    memcpy(entry->copy, tensor->data, tensor->size);
+    tensor->data = entry->copy;
+    return 0;
+}
+
+
+const moe_tensor_t *moe_tensors_take(moe_tensors_t *tensors, moe_error_t *error, unsigned n_dims,
+                                     const uint64_t *shape, const char *format, ...)
+{
+    moe_tensor_entry_t *entry;
+    char name[NAME_SIZE];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(name, sizeof(name), format, args);
+    va_end(args);
+    entry = find(tensors, name);
+    if (entry == NULL) {
+        moe_fail(error, MOE_BAD_MODEL, "%s: %s: missing", tensors->source, name);
+        return NULL;
+    }
+    if (check_taken(entry, n_dims, shape, error) != 0 || align(entry, error) != 0) {
+        moe_fail_in(error, "%s", tensors->shards[entry->file].name);
+        return NULL;
+    }
+    entry->used = 1;
+    return &entry->tensor;
+}
+
+
+int moe_tensors_has(const moe_tensors_t *tensors, const char *name)
+{
+    return find(tensors, name) != NULL;
+}
+
+
+void moe_tensors_ignore(moe_tensors_t *tensors, const char *prefix)
+{
+    size_t length = strlen(prefix);
+
+    for (size_t i = lower_bound(tensors, prefix); i < tensors->list.count; i++) {
+        if (strncmp(tensors->list.entries[i].tensor.name, prefix, length) != 0) {
+            break;
+        }
+        tensors->list.entries[i].used = 1;
+    }
+}
+
+
+int moe_tensors_check_left_over(const moe_tensors_t *tensors, moe_error_t *error)
+{
+    const moe_tensor_entry_t *first = NULL;
+    size_t count = 0;
+
+    for (size_t i = 0; i < tensors->list.count; i++) {
+        const moe_tensor_entry_t *entry = &tensors->list.entries[i];
+
+        if (!entry->used) {
+            first = first ? first : entry;
+            count++;
+        }
+    }
+    if (first == NULL) {
+        return 0;
+    }
+    return moe_fail(error, MOE_BAD_MODEL, "%s: %s: not part of this model (%zu such tensors)",
+                    tensors->shards[first->file].name, first->tensor.name, count);
+}
