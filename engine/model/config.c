@@ -156,7 +156,7 @@ void moe_config_check_keys(moe_config_t *config, const char *const *known,
     json_t *value;
 
     json_object_foreach((json_t *) (uintptr_t) config->object, key, value) {
-        if (!is_listed(key, known) && !is_listed(key, neutral)) {
+        if (!json_is_null(value) && !is_listed(key, known) && !is_listed(key, neutral)) {
             moe_config_fail(config, key, "unknown key: it may change what the model computes");
             return;
         }
