@@ -1,0 +1,109 @@
+# Faults in the configuration are found by nginx -t, with file and line.
+
+use lib 't/lib';
+use Moe::Test;
+
+my $server = server(start => 0);
+my ($status, $output) = $server->check_config;
+is($status, 0, 'the usual configuration is right') or diag($output);
+
+# where it goes, the text, what is said about it
+my @cases = (
+    ['model_block', 'no_such_thing 5;', qr/"no_such_thing"/],
+    ['model_block', 'threads 2;', qr/"threads".*duplicate|duplicate.*"threads"/],
+    ['model_block', 'batch_tokens many;', qr/"many"|batch_tokens/],
+    ['model_block', 'batch_tokens -1;', qr/"-1"|batch_tokens/],
+    ['model_block', 'batch_tokens;', qr/batch_tokens/],
+    ['model_block', 'batch_sequences 0;', qr/batch_sequences|"0"/],
+    ['model_block', 'batch_sequences 99999999999999999999;', qr/batch_sequences|"9{20}"/],
+    ['model_block', 'kv_cache lots;', qr/"lots"|kv_cache/],
+    ['model_block', 'step_time soon;', qr/"soon"|step_time/],
+    ['model_block', 'queue 1 2;', qr/queue/],
+    ['model_block', 'queue_timeout x;', qr/"x"|queue_timeout/],
+    ['model_block', 'alias demo;', qr/demo/],
+    ['http', "moe_model demo $Moe::Server::MODEL { }", qr/demo/],
+    ['http', "moe_model other { }", qr/moe_model/],
+    ['http', 'moe_model other /no/such/model { }', qr{/no/such/model}],
+    ['http', "moe_model other $Moe::Server::MODEL { device tpu; }", qr/tpu/],
+    ['http', 'moe_engine_path /no/such/engine;', qr/moe_engine_path|no.such.engine/],
+    ['server', 'location /x { moe_pass no_such_model; }', qr/no_such_model/],
+    ['server', 'location /x { moe_pass; }', qr/moe_pass/],
+    ['server', 'location /x { moe_pass demo; moe_pass demo; }', qr/moe_pass.*duplicate/],
+    ['server', 'moe_pass demo;', qr/moe_pass.*not allowed/],
+    ['server', 'location /x { moe_pass demo; moe_max_tokens x; }', qr/moe_max_tokens|"x"/],
+    ['server', 'location /x { moe_pass demo; moe_max_tokens 0; }', qr/moe_max_tokens|"0"/],
+    ['server', 'location /x { moe_pass demo; moe_timeout 5s; }', qr/moe_timeout|"5s"/],
+    ['server', 'location /x { moe_pass demo; moe_timeout first=x; }', qr/first=x/],
+    ['server', 'location /x { moe_pass demo; moe_timeout last=5s; }', qr/last=5s/],
+    ['server', 'location /x { moe_pass demo; moe_ping x; }', qr/moe_ping|"x"/],
+    ['server', 'location /x { moe_status on; }', qr/moe_status/],
+    ['main', 'moe_engine_path /bin/true;', qr/moe_engine_path.*not allowed/],
+);
+for my $case (@cases) {
+    my ($place, $text, $pattern) = @$case;
+    my $broken = server(start => 0, $place => $text);
+    my ($status, $output) = $broken->check_config;
+    my ($fault) = $output =~ /^(.*\[emerg\].*)$/m;
+
+    is($status, 1, "$text: refused");
+    like($fault, $pattern, "$text: named");
+    like($fault, qr{ in \Q$broken->{prefix}\E/nginx\.conf:\d+$}, "$text: with file and line");
+    $broken->expect(qr/\[emerg\]/);
+}
+
+# Everything that is documented is accepted.
+my $full = server(model_block => <<'END', http => 'moe_engine_user nobody;', location => <<'LOCATION');
+kv_cache 64m;
+batch_tokens 256;
+batch_sequences 16;
+step_time 20ms;
+queue 32;
+queue_timeout 30s;
+alias gpt-4o-mini nginx-helper;
+END
+moe_max_tokens 100;
+moe_timeout first=30s total=5m;
+moe_ping 5s;
+LOCATION
+is(completion($full, { prompt => 'a', max_tokens => 2, model => $_ })->{status}, 200, "model $_")
+    for qw(demo gpt-4o-mini nginx-helper);
+is(get($full, '/v1/models/gpt-4o-mini')->{status}, 200, 'the alias is a model');
+
+# Inheritance as in nginx: values from the server, the location's own win.
+my $nested = server(server => <<'END');
+moe_max_tokens 3;
+location /own/ {
+    moe_pass demo;
+    moe_max_tokens 5;
+}
+END
+is(post($nested, $_->[0], { model => 'demo', %{long_body(9)} })->{json}{usage}{completion_tokens},
+   $_->[1], "moe_max_tokens for $_->[0]")
+    for ['/v1/completions', 3], ['/own/v1/completions', 5];
+
+# moe_pass with a variable, and by the name in the body.
+my $other = server(http => "moe_model other $Moe::Server::MODEL { threads 1; context 256; }",
+    server => <<'END');
+location /any/ {
+    moe_pass any;
+}
+
+location /named/ {
+    set $chosen $arg_m;
+    moe_pass $chosen;
+}
+END
+wait_until(10, sub { post($other, '/any/v1/completions',
+    { model => 'other', prompt => 'a', max_tokens => 1 })->{status} == 200 });
+for my $name (qw(demo other)) {
+    my $answer = post($other, '/any/v1/completions', { model => $name, %{long_body(3)} });
+    is($answer->{json}{model}, $name, "moe_pass any: $name");
+    $answer = post($other, "/named/v1/completions?m=$name", { model => $name, %{long_body(3)} });
+    is($answer->{json}{model}, $name, "moe_pass \$variable: $name");
+}
+is(post($other, '/any/v1/completions', { model => 'none', %{long_body(3)} })->{status}, 404,
+   'moe_pass any: unknown');
+is_deeply([sort map { $_->{id} } @{get($other, '/any/v1/models')->{json}{data}}],
+          [qw(demo other)], 'moe_pass any: both are listed');
+
+finish();

@@ -1,0 +1,349 @@
+package Moe::Test;
+
+# What every t/*.t uses: strict, warnings, Test::More and the verbs below.
+#
+#     use lib 't/lib';
+#     use Moe::Test;
+#
+#     my $server = server(model_block => 'queue 4;');
+#     is(completion($server, { prompt => 'Syntax: gzip' })->{status}, 200, 'served');
+#     finish();
+#
+# finish() stops every server and fails the test for alerts, crashes, sanitizer reports and left-over
+# processes.  A test that dies or hangs is ended by the watchdog; its processes are killed and its
+# prefix is kept.
+
+use strict;
+use warnings;
+use utf8;
+
+use parent 'Exporter';
+use JSON::PP ();
+use Test::More;
+use Time::HiRes qw(time sleep);
+
+use Moe::Client;
+use Moe::Server;
+
+our @EXPORT = (@Test::More::EXPORT, qw(
+    server finish client post completion chat get stream hold collect collect_all parallel
+    essence metric metrics running waiting idle tokenize wait_until long_body json_encode
+    json_decode time sleep engine_command file_content
+));
+
+use constant WATCHDOG => 150;
+
+my $json = JSON::PP->new->utf8->canonical->allow_nonref;
+my @servers;
+my $finished;
+
+
+sub import {
+    my ($class) = @_;
+
+    strict->import;
+    warnings->import;
+    utf8->import;
+    binmode $_, ':utf8' for Test::More->builder->output, Test::More->builder->failure_output,
+        Test::More->builder->todo_output;
+    $SIG{PIPE} = 'IGNORE';
+    $SIG{ALRM} = sub { die "watchdog: the test takes too long\n" };
+    alarm WATCHDOG * $Moe::Server::SLOW;
+    $class->export_to_level(1, $class);
+    return;
+}
+
+
+# A running server; arguments as for Moe::Server->new, and start => 0 leaves it stopped,
+# ready => 0 does not wait for the engine.
+sub server {
+    my (%args) = @_;
+    my $start = delete $args{start} // 1;
+    my $ready = delete $args{ready} // 1;
+    my $server = Moe::Server->new(%args);
+
+    push @servers, $server;
+    $server->start(ready => $ready) if $start;
+    return $server;
+}
+
+
+# Stops all servers, checks what they left behind and ends the test.
+sub finish {
+    for my $server (@servers) {
+        is_deeply([$server->stop], [], 'no alerts, crashes or left-over processes');
+    }
+    $finished = 1;
+    alarm 0;
+    return done_testing();
+}
+
+
+END {
+    my $failed = !$finished || !Test::More->builder->is_passing;
+    my $status = $?;
+
+    for my $server (grep { $_->{owner} == $$ } @servers) {
+        $server->kill_all;
+        if ($failed) {
+            my @lines = split /\n/, $server->log_text;
+            splice @lines, 0, @lines - 20 if @lines > 20;
+            diag(join "\n", "kept: $server->{prefix}", @lines);
+        } else {
+            $server->remove;
+        }
+    }
+    $? = $status;
+}
+
+
+sub wait_until {
+    return Moe::Server::wait_until(@_);
+}
+
+
+sub json_encode {
+    return $json->encode($_[0]);
+}
+
+
+sub json_decode {
+    return $json->decode($_[0]);
+}
+
+
+sub file_content {
+    my ($path) = @_;
+
+    open my $file, '<:raw', $path or die "$path: $!";
+    local $/;
+    return <$file>;
+}
+
+
+sub client {
+    my ($server, %args) = @_;
+
+    return Moe::Client->new(port => $server->{port}, %args);
+}
+
+
+# One request on a connection of its own; the answer as of Moe::Client::request.
+sub post {
+    my ($server, $uri, $body, %args) = @_;
+    my $client = client($server, %{$args{client} // {}});
+    my $answer = $client->request('POST', $uri, $body, %args);
+
+    $client->close;
+    return $answer;
+}
+
+
+sub completion {
+    my ($server, $body, %args) = @_;
+
+    return post($server, '/v1/completions', { model => 'demo', %$body }, %args);
+}
+
+
+# $messages: a list of messages, or the text of one user message.
+sub chat {
+    my ($server, $messages, $body, %args) = @_;
+
+    $messages = [{ role => 'user', content => $messages }] unless ref $messages;
+    return post($server, '/v1/chat/completions',
+        { model => 'demo', temperature => 0, messages => $messages, %{$body // {}} }, %args);
+}
+
+
+sub get {
+    my ($server, $uri, %args) = @_;
+    my $client = client($server);
+    my $answer = $client->get($uri, %args);
+
+    $client->close;
+    return $answer;
+}
+
+
+# Sends a streaming request; the client, its head read.  client => {...}: for Moe::Client->new.
+sub stream {
+    my ($server, $uri, $body, %args) = @_;
+    my $client = client($server, %{$args{client} // {}});
+
+    $client->send_request('POST', $uri, { model => 'demo', stream => \1, %$body }, %args);
+    $client->read_head;
+    return $client;
+}
+
+
+# A completion that runs for $tokens tokens, whatever the model says.
+sub long_body {
+    my ($tokens, %members) = @_;
+
+    return { prompt => 'Syntax: gzip', max_tokens => $tokens, temperature => 0, ignore_eos => \1,
+             %members };
+}
+
+
+# A stream that is certainly unfinished: the client has read its first event and reads no more, and
+# the socket buffers on the way hold some ten kilobytes only.  uri => another route.
+sub hold {
+    my ($server, $body, %args) = @_;
+    my $client = stream($server, $args{uri} // '/v1/completions', $body // long_body(1500), %args,
+        client => { port => $server->{narrow_port}, receive_buffer => 2048,
+                    %{$args{client} // {}} });
+
+    push @{$client->{taken}}, $client->event // die "the stream ended at once\n";
+    return $client;
+}
+
+
+# Reads a stream to its end: {events, text, texts, role, finish, finishes, usage, error, done,
+# complete}.  `text` and `finish` are those of choice 0; `finishes` has a list for each choice.
+sub collect {
+    my ($client) = @_;
+    my %result = (events => [], texts => {}, finishes => {}, done => 0, text => '');
+
+    while (defined(my $data = @{$client->{taken} // []} ? shift @{$client->{taken}}
+                                                        : $client->event)) {
+        die "an event after [DONE]: $data\n" if $result{done};
+        if ($data eq '[DONE]') {
+            $result{done} = 1;
+            next;
+        }
+        collect_event(\%result, $json->decode($data));
+    }
+    $result{complete} = $client->{complete};
+    $result{text} = $result{texts}{0} // '';
+    $result{finish} = ($result{finishes}{0} // [])->[-1];
+    return \%result;
+}
+
+
+sub collect_event {
+    my ($result, $event) = @_;
+
+    push @{$result->{events}}, $event;
+    $result->{error} = $event->{error} if $event->{error};
+    $result->{usage} = $event->{usage} if $event->{usage};
+    for my $choice (@{$event->{choices} // []}) {
+        my $index = $choice->{index};
+        my $text = $choice->{delta} ? $choice->{delta}{content} : $choice->{text};
+        $result->{texts}{$index} .= $text // '';
+        $result->{role} //= $choice->{delta}{role} if $choice->{delta};
+        push @{$result->{finishes}{$index}}, $choice->{finish_reason}
+            if defined $choice->{finish_reason};
+    }
+    return;
+}
+
+
+# A streaming request and its collected result.
+sub collect_all {
+    my ($server, $uri, $body, %args) = @_;
+    my $client = stream($server, $uri, $body, %args);
+    my $result = collect($client);
+
+    $client->close;
+    return $result;
+}
+
+
+# Sends all requests ([uri, body]) at the same time; their answers in the same order.
+sub parallel {
+    my ($server, @requests) = @_;
+    my @clients = map { client($server) } @requests;
+    my @answers;
+
+    for my $i (0 .. $#requests) {
+        my ($uri, $body) = @{$requests[$i]};
+        $clients[$i]->send_request('POST', $uri, { model => 'demo', %$body });
+    }
+    for my $client (@clients) {
+        push @answers, $client->read_answer;
+        $client->close;
+    }
+    return @answers;
+}
+
+
+# What must be equal when the same request is answered again: everything but ids and times.
+sub essence {
+    my ($answer) = @_;
+
+    return $answer->{status} == 200 ? $json->encode([@{$answer->{json}}{qw(choices usage)}])
+                                    : "status $answer->{status}: $answer->{body}";
+}
+
+
+# The samples of moe_metrics: {'name{labels}' => value}.
+sub metrics {
+    my ($server) = @_;
+    my %samples;
+
+    for my $line (split /\n/, get($server, '/metrics')->{body}) {
+        next if $line =~ /^#/;
+        my ($name, $value) = $line =~ /^([a-z_]+(?:\{.*\})?) (\S+)$/ or die "no sample: $line\n";
+        $samples{$name} = $value;
+    }
+    return \%samples;
+}
+
+
+# The sum of a metric over all its labels.
+sub metric {
+    my ($server, $name) = @_;
+    my $samples = metrics($server);
+    my @values = map { $samples->{$_} } grep { /^\Q$name\E(?:\{|$)/ } keys %$samples;
+    my $sum = 0;
+
+    die "no metric $name\n" unless @values;
+    $sum += $_ for @values;
+    return $sum;
+}
+
+
+sub running {
+    my ($server) = @_;
+
+    return metric($server, 'moe_num_requests_running');
+}
+
+
+sub waiting {
+    my ($server) = @_;
+
+    return metric($server, 'moe_num_requests_waiting');
+}
+
+
+# Does the engine have nothing left to do within $timeout seconds?
+sub idle {
+    my ($server, $timeout) = @_;
+
+    return wait_until($timeout // 2, sub { running($server) == 0 && waiting($server) == 0 }) // 0;
+}
+
+
+# The output of a moe-engine command; dies when it fails.
+sub engine_command {
+    my (@arguments) = @_;
+
+    open my $out, '-|', "$Moe::Server::BUILD/moe-engine", @arguments or die "moe-engine: $!";
+    local $/;
+    my $text = <$out>;
+    close $out or die "moe-engine @arguments: exit status $?";
+    return $text;
+}
+
+
+# The token ids of a text, as `moe-engine tokenize` prints them.
+sub tokenize {
+    my ($text) = @_;
+
+    utf8::encode($text) if utf8::is_utf8($text);
+    return engine_command('tokenize', $Moe::Server::MODEL, $text) =~ /\d+/g;
+}
+
+1;

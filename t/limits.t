@@ -1,0 +1,87 @@
+# Limits: a full queue, waiting too long, moe_max_tokens, moe_timeout, moe_ping.
+
+use lib 't/lib';
+use Moe::Test;
+
+my $server = server(model_block => 'batch_sequences 1; queue 2; queue_timeout 1s;',
+    server => <<'END');
+location /few/ {
+    moe_pass demo;
+    moe_max_tokens 7;
+}
+
+location /short/ {
+    moe_pass demo;
+    moe_timeout first=300ms total=600ms;
+}
+
+location /ping/ {
+    moe_pass demo;
+    moe_ping 100ms;
+}
+END
+
+# moe_max_tokens clamps.
+for my $case ([5, 5], [7, 7], [8, 7], [undef, 7]) {
+    my ($asked, $given) = @$case;
+    my $answer = post($server, '/few/v1/completions', { model => 'demo', %{long_body($asked)} });
+    is($answer->{json}{usage}{completion_tokens}, $given, 'max_tokens ' . ($asked // 'absent'));
+    is($answer->{json}{choices}[0]{finish_reason}, 'length', 'finish reason');
+}
+
+# moe_timeout total: a stream that takes too long ends with an error event.
+my $held = hold($server, long_body(1500));
+
+# A ping comes while nothing else does.
+my $pinged = client($server);
+$pinged->send_request('POST', '/ping/v1/completions',
+                      { model => 'demo', stream => \1, %{long_body(5)} });
+$pinged->read_head;
+is($pinged->{head}{status}, 200, 'moe_ping: the header is sent before the first token');
+$pinged->{events} = $pinged->read_piece;
+like($pinged->{events}, qr/\A: ping\n\n/, 'moe_ping: a comment');
+
+# The queue.
+my $waiter = client($server);
+$waiter->send_request('POST', '/v1/completions', { model => 'demo', %{long_body(5)} });
+ok(wait_until(2, sub { waiting($server) == 2 }), 'two wait');
+for my $stream (\0, \1) {
+    my $full = completion($server, long_body(5, stream => $stream));
+    is($full->{status}, 429, "queue full, stream $$stream: status");
+    like($full->{headers}{'retry-after'}, qr/^\d+$/, "queue full, stream $$stream: Retry-After");
+    is($full->{json}{error}{type}, 'rate_limit_exceeded', "queue full, stream $$stream: type")
+        or diag($full->{body});
+}
+my $late = $waiter->read_answer;
+is($late->{status}, 503, 'queue_timeout: status');
+like($late->{headers}{'retry-after'}, qr/^\d+$/, 'queue_timeout: Retry-After');
+my $result = collect($pinged);
+ok($result->{error} && $result->{done}, 'queue_timeout after a ping: an error event and [DONE]');
+$_->close for $waiter, $pinged;
+is(waiting($server), 0, 'the queue is empty');
+
+# moe_timeout first.
+my $began = time();
+my $slow = post($server, '/short/v1/completions', { model => 'demo', %{long_body(5)} });
+is($slow->{status}, 504, 'moe_timeout first: status');
+cmp_ok(time() - $began, '<', 0.9, 'moe_timeout first: in time');
+$held->close;
+ok(idle($server), 'idle');
+
+# moe_timeout total.
+$held = hold($server, long_body(1500), uri => '/short/v1/completions');
+ok(idle($server, 2), 'moe_timeout total cancels');
+$result = collect($held);
+ok($result->{error} && $result->{done}, 'moe_timeout total: an error event and [DONE]');
+$held->close;
+
+# After a wait the queued request is served.
+$held = hold($server, long_body(1500));
+$waiter = client($server);
+$waiter->send_request('POST', '/v1/completions', { model => 'demo', %{long_body(5)} });
+ok(wait_until(2, sub { waiting($server) == 1 }), 'one waits');
+$held->close;
+is($waiter->read_answer->{status}, 200, 'and is served');
+$waiter->close;
+
+finish();
