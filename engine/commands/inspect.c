@@ -101,31 +101,40 @@ static void print_layers(const moe_model_t *model)
 }
 
 
-static void print_generation(const moe_model_t *model)
+static void print_eos(const moe_model_t *model)
 {
-    const moe_generation_t *generation = &model->generation;
-
-    printf(LABEL, "end of text");
+    printf(LABEL "%s", "end of text", model->n_eos_ids == 0 ? "no ids given" : "");
     for (uint32_t i = 0; i < model->n_eos_ids; i++) {
         printf("%s%u", i > 0 ? ", " : "", model->eos_ids[i]);
     }
-    printf("%s\n" LABEL, model->n_eos_ids == 0 ? "no ids given" : "", "sampling");
-    if (generation->given & MOE_GIVEN_TEMPERATURE) {
-        printf("temperature %g ", (double) generation->temperature);
+    putchar('\n');
+}
+
+
+static void print_sampling(const moe_generation_t *generation)
+{
+    const struct {
+        uint32_t bit;
+        const char *name;
+        double value;
+    } settings[] = {
+        { MOE_GIVEN_TEMPERATURE, "temperature", (double) generation->temperature },
+        { MOE_GIVEN_TOP_P, "top_p", (double) generation->top_p },
+        { MOE_GIVEN_TOP_K, "top_k", generation->top_k },
+        { MOE_GIVEN_MIN_P, "min_p", (double) generation->min_p },
+        { MOE_GIVEN_REPETITION_PENALTY, "repetition_penalty",
+          (double) generation->repetition_penalty },
+    };
+    const char *separator = "";
+
+    printf(LABEL "%s", "sampling", generation->given == 0 ? "no defaults given" : "");
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        if (generation->given & settings[i].bit) {
+            printf("%s%s %g", separator, settings[i].name, settings[i].value);
+            separator = ", ";
+        }
     }
-    if (generation->given & MOE_GIVEN_TOP_P) {
-        printf("top_p %g ", (double) generation->top_p);
-    }
-    if (generation->given & MOE_GIVEN_TOP_K) {
-        printf("top_k %u ", generation->top_k);
-    }
-    if (generation->given & MOE_GIVEN_MIN_P) {
-        printf("min_p %g ", (double) generation->min_p);
-    }
-    if (generation->given & MOE_GIVEN_REPETITION_PENALTY) {
-        printf("repetition_penalty %g ", (double) generation->repetition_penalty);
-    }
-    printf("%s\n", generation->given == 0 ? "no defaults given" : "");
+    putchar('\n');
 }
 
 
@@ -200,7 +209,8 @@ static int inspect(int argc, char **argv)
     }
     print_sizes(model);
     print_layers(model);
-    print_generation(model);
+    print_eos(model);
+    print_sampling(&model->generation);
     print_types(model->tensors);
     if (tensors) {
         print_tensors(model->tensors);
