@@ -1,0 +1,677 @@
+/*
+ * The CPU back end: cuts each operation into items of some microseconds and runs them on the pool
+ * with the kernels of the chosen instruction set.
+ */
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/device/cpu_memory.h"
+#include "engine/device/cpu_pack.h"
+#include "engine/device/device.h"
+#include "kernels/cpu/kernels.h"
+
+#define ITEM_FLOATS 8192u           /* of simple row operations: about 2 microseconds */
+#define ITEM_PRODUCTS (1u << 17)    /* multiply-adds handed out at a time: about 10 microseconds */
+#define ITEM_PANELS 4u              /* of a product: a multiple of every tile */
+#define ITEM_ROWS 96u               /* of a product: a multiple of every tile */
+#define SPLIT 256u                  /* positions of an attention part; fixed: parts are rounded */
+#define MIN_UNITS 64u               /* attention parts in flight, at least */
+
+typedef struct {
+    moe_product_t product;
+    size_t first_item, row_items;
+} task_t;
+
+/* A part of one row's attention: 16 heads over one split. */
+typedef struct {
+    uint32_t row, split;
+} unit_t;
+
+typedef struct {
+    moe_device_t device;
+    const moe_kernels_t *kernels;
+    moe_pool_t *pool;
+    moe_arena_t arena;
+    uint64_t packed_bytes;
+
+    task_t *tasks;
+    size_t max_tasks;
+
+    size_t max_units;               /* a row's splits at least */
+    unit_t *units;
+    float *parts, *attend_scratch;  /* [max_units, head panels, part]; [threads, scratch] */
+    size_t parts_floats, scratch_floats;
+} cpu_t;
+
+
+static cpu_t *cpu(moe_device_t *device)
+{
+    return (cpu_t *) device;
+}
+
+
+static size_t row_grain(size_t floats)
+{
+    return floats >= ITEM_FLOATS ? 1 : ITEM_FLOATS / (floats > 0 ? floats : 1);
+}
+
+
+static void cpu_free(moe_device_t *device)
+{
+    moe_arena_free(&cpu(device)->arena);
+    free(device);
+}
+
+
+static const char *cpu_isa(const moe_device_t *device)
+{
+    return ((const cpu_t *) device)->kernels->name;
+}
+
+
+static void *cpu_allocate(moe_device_t *device, size_t size, moe_error_t *error)
+{
+    return moe_arena_allocate(&cpu(device)->arena, size, error);
+}
+
+
+static uint64_t cpu_packed_bytes(const moe_device_t *device)
+{
+    return ((const cpu_t *) device)->packed_bytes;
+}
+
+
+/* Room for one task per matrix of `count`, in as many jobs as one call takes. */
+#define MAX_JOBS 4u
+
+static int reserve_tasks(cpu_t *self, uint32_t count, moe_error_t *error)
+{
+    const size_t needed = (size_t) count * MAX_JOBS;
+
+    if (needed > self->max_tasks) {
+        self->tasks = moe_arena_allocate(&self->arena, needed * sizeof(task_t), error);
+        self->max_tasks = self->tasks ? needed : 0;
+    }
+    return self->tasks ? 0 : -1;
+}
+
+
+static moe_matrix_t *cpu_pack(moe_device_t *device, const moe_source_t *sources, uint32_t count,
+                              uint32_t rows, uint32_t columns, moe_error_t *error)
+{
+    cpu_t *self = cpu(device);
+    moe_matrix_t *matrix = moe_arena_allocate(&self->arena, sizeof(*matrix), error);
+
+    if (matrix == NULL || reserve_tasks(self, count, error) != 0) {
+        return NULL;
+    }
+    matrix->count = count;
+    matrix->rows = rows;
+    matrix->columns = columns;
+    matrix->element = moe_pack_element(sources, count);
+    matrix->panels = ((size_t) rows + MOE_PANEL - 1) / MOE_PANEL;
+    matrix->stride = matrix->panels * MOE_PANEL * columns * moe_pack_element_size(matrix->element);
+    matrix->data = moe_arena_allocate(&self->arena, matrix->stride * count, error);
+    if (matrix->data == NULL) {
+        return NULL;
+    }
+    moe_pack(self->pool, matrix, sources);
+    self->packed_bytes += matrix->stride * count;
+    return matrix;
+}
+
+
+static void cpu_upload(moe_device_t *device, void *memory, const void *host, size_t size)
+{
+    if (size > 0) {
+        memcpy(memory, host, size);
+    }
+}
+
+
+static const void *cpu_read(moe_device_t *device, const void *memory, size_t size)
+{
+    return memory;
+}
+
+
+/* Operations on rows share one description: each takes what it needs. */
+typedef struct {
+    const cpu_t *self;
+    const moe_rows_t *rows;
+    const moe_matrix_t *matrix;
+    const moe_cache_t *cache;
+    const float *x, *weight, *other;
+    size_t x_stride, x_step, y_stride, y_step;
+    const uint32_t *index;
+    float eps;
+    int interleaved;
+    uint32_t size, copies, heads;
+    float *y;
+} row_job_t;
+
+
+static void embed_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+    const moe_matrix_t *m = j->matrix;
+
+    for (size_t i = first; i < last; i++) {
+        j->self->kernels->embed(m->data, m->element, m->columns, j->rows->tokens[i],
+                                j->y + i * m->columns);
+    }
+}
+
+
+static void cpu_embed(moe_device_t *device, const moe_matrix_t *matrix, const moe_rows_t *rows,
+                      float *y)
+{
+    row_job_t job = {.self = cpu(device), .matrix = matrix, .rows = rows, .y = y};
+
+    moe_pool_run(cpu(device)->pool, embed_rows, &job, rows->n, row_grain(matrix->columns));
+}
+
+
+static void gather_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+
+    for (size_t i = first; i < last; i++) {
+        memcpy(j->y + i * j->size, j->x + (size_t) j->index[i] * j->size,
+               j->size * sizeof(float));
+    }
+}
+
+
+static void cpu_gather(moe_device_t *device, const float *x, const uint32_t *index, uint32_t n,
+                       uint32_t size, float *y)
+{
+    row_job_t job = {.x = x, .index = index, .size = size, .y = y};
+
+    moe_pool_run(cpu(device)->pool, gather_rows, &job, n, row_grain(size));
+}
+
+
+static void norm_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+
+    for (size_t i = first; i < last; i++) {
+        j->self->kernels->rms_norm(j->x + i * j->x_stride, j->weight, j->eps, j->size,
+                                   j->y + i * j->y_stride);
+    }
+}
+
+
+static void cpu_rms_norm(moe_device_t *device, const float *x, size_t x_stride,
+                         const float *weight, float eps, uint32_t n, uint32_t size, float *y,
+                         size_t y_stride)
+{
+    row_job_t job = {.self = cpu(device), .x = x, .x_stride = x_stride, .weight = weight,
+                     .eps = eps, .size = size, .y = y, .y_stride = y_stride};
+
+    moe_pool_run(cpu(device)->pool, norm_rows, &job, n, row_grain(size));
+}
+
+
+static void swiglu_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+
+    for (size_t i = first; i < last; i++) {
+        const size_t at = i * j->size;
+
+        j->self->kernels->swiglu(j->x + at, j->other + at, j->size, j->y + at);
+    }
+}
+
+
+static void cpu_swiglu(moe_device_t *device, const float *gate, const float *up, uint32_t n,
+                       uint32_t size, float *y)
+{
+    row_job_t job = {.self = cpu(device), .x = gate, .other = up, .size = size, .y = y};
+
+    moe_pool_run(cpu(device)->pool, swiglu_rows, &job, n, row_grain((size_t) size * 4));
+}
+
+
+static void add_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+
+    j->self->kernels->add(j->x + first * j->size, (last - first) * j->size,
+                          j->y + first * j->size);
+}
+
+
+static void cpu_add(moe_device_t *device, const float *x, uint32_t n, uint32_t size, float *y)
+{
+    row_job_t job = {.self = cpu(device), .x = x, .size = size, .y = y};
+
+    moe_pool_run(cpu(device)->pool, add_rows, &job, n, row_grain(size));
+}
+
+
+static void rope_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+
+    for (size_t i = first; i < last; i++) {
+        const float *table = j->weight + (size_t) j->rows->positions[i] * j->size;
+
+        for (uint32_t h = 0; h < j->heads; h++) {
+            j->self->kernels->rope(j->x + i * j->x_stride + h * j->x_step, table, j->interleaved,
+                                   j->size, j->y + i * j->y_stride + h * j->y_step);
+        }
+    }
+}
+
+
+static void cpu_rope(moe_device_t *device, const moe_rows_t *rows, const float *table,
+                     int interleaved, uint32_t heads, uint32_t size, const float *x,
+                     size_t x_stride, size_t x_step, float *y, size_t y_stride, size_t y_step)
+{
+    row_job_t job = {.self = cpu(device), .rows = rows, .weight = table, .heads = heads,
+                     .interleaved = interleaved, .size = size, .x = x, .x_stride = x_stride,
+                     .x_step = x_step, .y = y, .y_stride = y_stride, .y_step = y_step};
+
+    moe_pool_run(cpu(device)->pool, rope_rows, &job, rows->n,
+                 row_grain((size_t) heads * size * 4));
+}
+
+
+static void store_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+    const moe_rows_t *rows = j->rows;
+    const moe_cache_t *c = j->cache;
+
+    for (size_t i = first; i < last; i++) {
+        const uint32_t position = rows->positions[i];
+        const uint32_t *table = rows->tables + (size_t) rows->sequences[i] * rows->table_stride;
+        const size_t block = table[position / c->block_tokens];
+
+        memcpy(c->rows + block * c->block_stride + position % c->block_tokens * c->row_stride,
+               j->x + i * j->x_stride, j->size * sizeof(float));
+    }
+}
+
+
+static void cpu_store(moe_device_t *device, const moe_rows_t *rows, const float *x,
+                      size_t x_stride, uint32_t size, const moe_cache_t *cache)
+{
+    row_job_t job = {.rows = rows, .x = x, .x_stride = x_stride, .size = size, .cache = cache};
+
+    moe_pool_run(cpu(device)->pool, store_rows, &job, rows->n, row_grain(size));
+}
+
+
+static void scatter_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+
+    for (size_t i = first; i < last; i++) {
+        memcpy(j->y + (size_t) j->index[i] * j->size, j->x + i / j->copies * j->size,
+               j->size * sizeof(float));
+    }
+}
+
+
+static void cpu_scatter(moe_device_t *device, const float *x, const uint32_t *places, uint32_t n,
+                        uint32_t copies, uint32_t size, float *y)
+{
+    row_job_t job = {.x = x, .index = places, .copies = copies, .size = size, .y = y};
+
+    moe_pool_run(cpu(device)->pool, scatter_rows, &job, (size_t) n * copies, row_grain(size));
+}
+
+
+static void combine_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+
+    for (size_t i = first; i < last; i++) {
+        j->self->kernels->combine(j->x, j->index + i * j->copies, j->weight + i * j->copies,
+                                  j->copies, j->other ? j->other + i * j->size : NULL, j->size,
+                                  j->y + i * j->size);
+    }
+}
+
+
+static void cpu_combine(moe_device_t *device, const float *x, const uint32_t *places,
+                        const float *weights, uint32_t top_k, const float *shared, uint32_t n,
+                        uint32_t size, float *y)
+{
+    row_job_t job = {.self = cpu(device), .x = x, .index = places, .weight = weights,
+                     .copies = top_k, .other = shared, .size = size, .y = y};
+
+    moe_pool_run(cpu(device)->pool, combine_rows, &job, n, row_grain((size_t) size * top_k));
+}
+
+
+/* Products */
+
+static void run_tasks(void *context, size_t first, size_t last, unsigned thread)
+{
+    const cpu_t *self = context;
+    const task_t *task = self->tasks;
+
+    while (first >= task[1].first_item) {
+        task++;
+    }
+    for (size_t i = first; i < last; i++) {
+        moe_product_t p;
+        size_t item, panel, row;
+
+        while (i >= task[1].first_item) {
+            task++;
+        }
+        item = i - task->first_item;
+        panel = item / task->row_items * ITEM_PANELS;
+        row = item % task->row_items * ITEM_ROWS;
+        p = task->product;
+        p.panels = (const char *) p.panels
+                   + panel * MOE_PANEL * p.depth * moe_pack_element_size(p.element);
+        p.columns = p.columns - panel * MOE_PANEL;
+        p.columns = p.columns < ITEM_PANELS * MOE_PANEL ? p.columns : ITEM_PANELS * MOE_PANEL;
+        p.rows = p.rows - row < ITEM_ROWS ? p.rows - row : ITEM_ROWS;
+        p.x += row * p.x_stride;
+        p.y += row * p.y_stride + panel * MOE_PANEL;
+        self->kernels->product(&p);
+    }
+}
+
+
+static void cpu_products(cpu_t *self, const moe_linear_t *jobs, uint32_t n_jobs,
+                         const uint32_t *offsets, uint32_t n)
+{
+    size_t n_tasks = 0, items = 0, products = 0;
+
+    for (uint32_t j = 0; j < n_jobs; j++) {
+        const moe_matrix_t *m = jobs[j].matrix;
+
+        for (uint32_t i = 0; i < m->count; i++) {
+            const size_t start = offsets ? offsets[i] : 0;
+            const size_t rows = offsets ? offsets[i + 1] - offsets[i] : n;
+            task_t *task = &self->tasks[n_tasks];
+
+            if (rows == 0) {
+                continue;
+            }
+            assert(++n_tasks < self->max_tasks);
+            task->product = (moe_product_t) {
+                .panels = m->data + i * m->stride, .element = m->element, .depth = m->columns,
+                .columns = m->rows, .rows = rows,
+                .x = jobs[j].x + start * jobs[j].x_stride + i * jobs[j].x_step,
+                .x_stride = jobs[j].x_stride,
+                .y = jobs[j].y + start * jobs[j].y_stride + i * jobs[j].y_step,
+                .y_stride = jobs[j].y_stride,
+            };
+            task->first_item = items;
+            task->row_items = (rows + ITEM_ROWS - 1) / ITEM_ROWS;
+            items += task->row_items * ((m->panels + ITEM_PANELS - 1) / ITEM_PANELS);
+            products += rows * m->rows * m->columns;
+        }
+    }
+    if (items > 0) {
+        self->tasks[n_tasks].first_item = items;
+        moe_pool_run(self->pool, run_tasks, self, items,
+                     ITEM_PRODUCTS / (products / items + 1) + 1);
+    }
+}
+
+
+static void cpu_linear(moe_device_t *device, const moe_linear_t *jobs, uint32_t n_jobs, uint32_t n)
+{
+    cpu_products(cpu(device), jobs, n_jobs, NULL, n);
+}
+
+
+static void cpu_grouped(moe_device_t *device, const moe_linear_t *jobs, uint32_t n_jobs,
+                        const uint32_t *offsets)
+{
+    cpu_products(cpu(device), jobs, n_jobs, offsets, 0);
+}
+
+
+/* Attention */
+
+static int cpu_reserve_attention(moe_device_t *device, const moe_attention_t *a, uint32_t context,
+                                 moe_error_t *error)
+{
+    cpu_t *self = cpu(device);
+    const size_t splits = ((size_t) context + SPLIT - 1) / SPLIT;
+    const size_t units = splits > MIN_UNITS ? splits : MIN_UNITS;
+    const size_t panels = (a->heads + MOE_PANEL - 1) / MOE_PANEL;
+    const size_t parts = units * panels * moe_attend_part(a->latent);
+    const size_t scratch = moe_attend_scratch((size_t) a->latent + a->rope, SPLIT);
+
+    if (units > self->max_units) {
+        self->units = cpu_allocate(device, units * sizeof(unit_t), error);
+        self->max_units = self->units ? units : 0;
+    }
+    if (parts > self->parts_floats) {
+        self->parts = cpu_allocate(device, parts * sizeof(float), error);
+        self->parts_floats = self->parts ? parts : 0;
+    }
+    if (scratch > self->scratch_floats) {
+        self->attend_scratch = cpu_allocate(
+            device, scratch * moe_pool_threads(self->pool) * sizeof(float), error);
+        self->scratch_floats = self->attend_scratch ? scratch : 0;
+    }
+    return self->units && self->parts && self->attend_scratch ? 0 : -1;
+}
+
+
+typedef struct {
+    const cpu_t *self;
+    const moe_attention_t *attention;
+    const moe_rows_t *rows;
+    const moe_cache_t *cache;
+    const float *query;
+    float *y;
+    size_t panels;                  /* of 16 heads */
+    size_t n_units;
+    uint32_t first_row;
+} attend_job_t;
+
+
+/* Heads of panel `panel`. */
+static size_t panel_heads(const moe_attention_t *a, size_t panel)
+{
+    const size_t rest = a->heads - panel * MOE_PANEL;
+
+    return rest < MOE_PANEL ? rest : MOE_PANEL;
+}
+
+
+/* Parts are ordered [panel][unit], so that those of one row and panel are adjacent. */
+static float *part_of(const attend_job_t *j, size_t panel, size_t unit)
+{
+    return j->self->parts + (panel * j->n_units + unit) * moe_attend_part(j->attention->latent);
+}
+
+
+static void attend_units(void *context, size_t first, size_t last, unsigned thread)
+{
+    const attend_job_t *j = context;
+    const moe_attention_t *a = j->attention;
+    const size_t width = (size_t) a->latent + a->rope;
+
+    for (size_t i = first; i < last; i++) {
+        const size_t panel = i % j->panels, unit = i / j->panels;
+        const uint32_t row = j->self->units[unit].row;
+        const size_t start = (size_t) j->self->units[unit].split * SPLIT;
+        const size_t end = (size_t) j->rows->positions[row] + 1;
+        const moe_attend_t attend = {
+            .query = j->query + (row * (size_t) a->heads + panel * MOE_PANEL) * width,
+            .heads = panel_heads(a, panel), .width = width, .latent = a->latent,
+            .cache = j->cache->rows, .block_stride = j->cache->block_stride,
+            .row_stride = j->cache->row_stride, .block_tokens = j->cache->block_tokens,
+            .blocks = j->rows->tables + (size_t) j->rows->sequences[row] * j->rows->table_stride,
+            .first = start, .last = end - start < SPLIT ? end : start + SPLIT, .scale = a->scale,
+            .scratch = j->self->attend_scratch + thread * j->self->scratch_floats,
+            .part = part_of(j, panel, unit),
+        };
+
+        j->self->kernels->attend(&attend);
+    }
+}
+
+
+/* Items: the units with split 0, which stand for their row, times head panels. */
+static void join_units(void *context, size_t first, size_t last, unsigned thread)
+{
+    const attend_job_t *j = context;
+    const moe_attention_t *a = j->attention;
+
+    for (size_t i = first; i < last; i++) {
+        const size_t panel = i % j->panels, unit = i / j->panels;
+        const uint32_t row = j->self->units[unit].row;
+
+        if (j->self->units[unit].split == 0) {
+            j->self->kernels->attend_join(
+                part_of(j, panel, unit), j->rows->positions[row] / SPLIT + 1,
+                panel_heads(a, panel), a->latent,
+                j->y + (row * (size_t) a->heads + panel * MOE_PANEL) * a->latent, a->latent);
+        }
+    }
+}
+
+
+/* As many rows as there is room for parts at a time. */
+static void cpu_attend(moe_device_t *device, const moe_attention_t *attention,
+                       const moe_rows_t *rows, const moe_cache_t *cache, const float *query,
+                       float *y)
+{
+    cpu_t *self = cpu(device);
+    attend_job_t job = {
+        .self = self, .attention = attention, .rows = rows, .cache = cache, .query = query, .y = y,
+        .panels = (attention->heads + MOE_PANEL - 1) / MOE_PANEL,
+    };
+
+    for (uint32_t row = 0; row < rows->n;) {
+        job.n_units = 0;
+        while (row < rows->n
+               && job.n_units + rows->positions[row] / SPLIT + 1 <= self->max_units)
+        {
+            for (uint32_t split = 0; split <= rows->positions[row] / SPLIT; split++) {
+                self->units[job.n_units++] = (unit_t) {row, split};
+            }
+            row++;
+        }
+        assert(job.n_units > 0);
+        moe_pool_run(self->pool, attend_units, &job, job.n_units * job.panels, 1);
+        moe_pool_run(self->pool, join_units, &job, job.n_units * job.panels, 4);
+    }
+}
+
+
+/* Routing */
+
+typedef struct {
+    const cpu_t *self;
+    moe_route_t route;
+    float *scores, *keys, *weights;
+    uint32_t *ids;
+} route_job_t;
+
+
+static void route_rows(void *context, size_t first, size_t last, unsigned thread)
+{
+    const route_job_t *j = context;
+    const size_t experts = j->route.experts, top_k = j->route.top_k;
+
+    for (size_t i = first; i < last; i++) {
+        j->self->kernels->route(&j->route, j->scores + i * experts, j->keys + i * experts,
+                                j->ids + i * top_k, j->weights + i * top_k);
+    }
+}
+
+
+static void cpu_route(moe_device_t *device, const moe_routing_t *r, uint32_t n, float *scores,
+                      float *keys, uint32_t *ids, float *weights)
+{
+    route_job_t job = {
+        .self = cpu(device), .scores = scores, .keys = keys, .ids = ids, .weights = weights,
+        .route = {
+            .experts = r->experts, .top_k = r->top_k, .sigmoid = r->sigmoid, .groups = r->groups,
+            .groups_kept = r->groups_kept, .group_top = r->group_top, .normalise = r->normalise,
+            .scale = r->scale, .bias = r->bias,
+        },
+    };
+
+    moe_pool_run(cpu(device)->pool, route_rows, &job, n,
+                 row_grain((size_t) r->experts * (r->top_k + 4)));
+}
+
+
+static void cpu_group(moe_device_t *device, const uint32_t *ids, uint32_t n, uint32_t n_groups,
+                      uint32_t *places, uint32_t *offsets, uint64_t *counts)
+{
+    memset(offsets, 0, ((size_t) n_groups + 1) * sizeof(*offsets));
+    for (uint32_t i = 0; i < n; i++) {
+        offsets[ids[i] + 1]++;
+    }
+    for (uint32_t g = 0; g < n_groups; g++) {
+        counts[g] += offsets[g + 1];
+        offsets[g + 1] += offsets[g];
+    }
+    /* offsets[g] walks to the end of g, which is the start of g + 1; then all move up by one. */
+    for (uint32_t i = 0; i < n; i++) {
+        places[i] = offsets[ids[i]]++;
+    }
+    memmove(offsets + 1, offsets, n_groups * sizeof(*offsets));
+    offsets[0] = 0;
+}
+
+
+static const moe_device_ops_t cpu_ops = {
+    .name = "cpu",
+    .free = cpu_free,
+    .isa = cpu_isa,
+    .allocate = cpu_allocate,
+    .pack = cpu_pack,
+    .packed_bytes = cpu_packed_bytes,
+    .reserve_attention = cpu_reserve_attention,
+    .upload = cpu_upload,
+    .read = cpu_read,
+    .embed = cpu_embed,
+    .gather = cpu_gather,
+    .rms_norm = cpu_rms_norm,
+    .linear = cpu_linear,
+    .grouped = cpu_grouped,
+    .swiglu = cpu_swiglu,
+    .add = cpu_add,
+    .rope = cpu_rope,
+    .store = cpu_store,
+    .attend = cpu_attend,
+    .route = cpu_route,
+    .group = cpu_group,
+    .scatter = cpu_scatter,
+    .combine = cpu_combine,
+};
+
+
+moe_device_t *moe_device_cpu(moe_pool_t *pool, moe_error_t *error)
+{
+    const char *isa = getenv("MOE_ISA");
+    cpu_t *self;
+
+    isa = isa && *isa ? isa : NULL;
+    if (moe_kernels_find(isa) == NULL) {
+        moe_fail(error, MOE_INVALID, "MOE_ISA: \"%s\" is not an instruction set of this CPU", isa);
+        return NULL;
+    }
+    self = calloc(1, sizeof(*self));
+    if (self == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory for a device");
+        return NULL;
+    }
+    self->device.ops = &cpu_ops;
+    self->kernels = moe_kernels_find(isa);
+    self->pool = pool;
+    return &self->device;
+}

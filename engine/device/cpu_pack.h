@@ -1,0 +1,24 @@
+/* Weights into panels of 16 rows (kernels/cpu/kernels.h). */
+
+#ifndef MOE_CPU_PACK_H
+#define MOE_CPU_PACK_H
+
+#include "engine/device/device.h"
+#include "kernels/cpu/kernels.h"
+
+struct moe_matrix_s {
+    uint32_t count, rows, columns;
+    moe_element_t element;
+    size_t panels;                  /* of one matrix */
+    size_t stride;                  /* bytes between matrices */
+    char *data;
+};
+
+/* The type that all sources can be packed in without loss. */
+moe_element_t moe_pack_element(const moe_source_t *sources, uint32_t count);
+size_t moe_pack_element_size(moe_element_t element);
+
+/* Fills the panels of a matrix whose fields are set. */
+void moe_pack(moe_pool_t *pool, const moe_matrix_t *matrix, const moe_source_t *sources);
+
+#endif

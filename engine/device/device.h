@@ -1,0 +1,182 @@
+/*
+ * A device: memory, and the operations of a step on it.
+ *
+ * Each back end fills one table of operations; everything above (mixers, router, experts, the
+ * forward pass) is written once against it.  An operation works on all rows of a step at once; its
+ * operands are device memory, reserved when the model is loaded: a step allocates nothing and
+ * nothing in it can fail.  Operations run in the order in which they are called.
+ *
+ * Rows are f32 throughout.  A result row depends on its own operands only, never on the number of
+ * rows, their order or the number of threads.
+ */
+
+#ifndef MOE_DEVICE_H
+#define MOE_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/core/error.h"
+#include "engine/core/threads.h"
+#include "engine/model/tensor.h"
+
+typedef struct moe_device_s moe_device_t;
+
+/* `count` weight matrices [rows, columns] of one shape, packed for the device. */
+typedef struct moe_matrix_s moe_matrix_t;
+
+/* A matrix in host memory: element (r, c) lies at data[r * row_stride + c * column_stride], so that
+ * slices and transposed ones need no copy. */
+typedef struct {
+    const void *data;
+    moe_dtype_t dtype;
+    size_t row_stride, column_stride;   /* elements */
+} moe_source_t;
+
+/* The rows of a step, in device memory: row i is token tokens[i] at positions[i] of the sequence
+ * whose cache blocks are tables[sequences[i] * table_stride ...]. */
+typedef struct {
+    uint32_t n;
+    const uint32_t *tokens, *positions, *sequences;
+    const uint32_t *tables;
+    uint32_t table_stride;
+} moe_rows_t;
+
+/* Paged memory of one layer: row of position p: rows + block * block_stride + p % block_tokens *
+ * row_stride, in floats.  Rows are padded to 16 floats. */
+typedef struct {
+    float *rows;
+    size_t block_stride, row_stride;
+    uint32_t block_tokens;
+} moe_cache_t;
+
+/* y = x times matrix i, for every i of the stack: matrix i reads at x + i * x_step and writes at
+ * y + i * y_step.  Strides are floats between rows. */
+typedef struct {
+    const moe_matrix_t *matrix;
+    const float *x;
+    size_t x_stride, x_step;
+    float *y;
+    size_t y_stride, y_step;
+} moe_linear_t;
+
+/* Multi-head attention over latent rows. */
+typedef struct {
+    uint32_t heads;
+    uint32_t latent;                    /* floats of a cache row that are averaged ... */
+    uint32_t rope;                      /* ... and those behind them that only score */
+    float scale;
+} moe_attention_t;
+
+typedef struct {
+    uint32_t experts, top_k;
+    int sigmoid;                        /* score: sigmoid, else softmax */
+    uint32_t groups, groups_kept;       /* groups 0 or 1: no limit */
+    uint32_t group_top;                 /* keys summed for a group's score: 1 or 2 */
+    int normalise;
+    float scale;
+    const float *bias;                  /* [experts] or NULL: selection only */
+} moe_routing_t;
+
+typedef struct {
+    const char *name;                   /* "cpu" */
+
+    void (*free)(moe_device_t *device);
+
+    const char *(*isa)(const moe_device_t *device);
+
+    /* Zeroed memory that lives as long as the device.  NULL with MOE_LIMIT. */
+    void *(*allocate)(moe_device_t *device, size_t size, moe_error_t *error);
+
+    /* Packs `count` matrices, in parallel.  Sources of different types are widened to f32.
+     * Lives as long as the device.  NULL with MOE_LIMIT. */
+    moe_matrix_t *(*pack)(moe_device_t *device, const moe_source_t *sources, uint32_t count,
+                          uint32_t rows, uint32_t columns, moe_error_t *error);
+
+    /* Bytes of all packed matrices. */
+    uint64_t (*packed_bytes)(const moe_device_t *device);
+
+    /* Makes room for `attend` with these dimensions over up to `context` positions.
+     * 0, or -1 with MOE_LIMIT. */
+    int (*reserve_attention)(moe_device_t *device, const moe_attention_t *attention,
+                             uint32_t context, moe_error_t *error);
+
+    void (*upload)(moe_device_t *device, void *memory, const void *host, size_t size);
+
+    /* Waits for all operations; device memory as the host sees it, until the next operation. */
+    const void *(*read)(moe_device_t *device, const void *memory, size_t size);
+
+    /* y[i] = row tokens[i] of a matrix: [rows->n, columns]. */
+    void (*embed)(moe_device_t *device, const moe_matrix_t *matrix, const moe_rows_t *rows,
+                  float *y);
+
+    /* y[i] = x[index[i]], rows of `size` floats. */
+    void (*gather)(moe_device_t *device, const float *x, const uint32_t *index, uint32_t n,
+                   uint32_t size, float *y);
+
+    /* RMS norm of the first `size` floats of each row; y may be x. */
+    void (*rms_norm)(moe_device_t *device, const float *x, size_t x_stride, const float *weight,
+                     float eps, uint32_t n, uint32_t size, float *y, size_t y_stride);
+
+    /* Independent products over the same number of rows. */
+    void (*linear)(moe_device_t *device, const moe_linear_t *jobs, uint32_t n_jobs, uint32_t n);
+
+    /* As linear, but matrix i of each stack works on rows [offsets[i], offsets[i + 1]); steps are
+     * not used.  offsets: [count + 1], ascending. */
+    void (*grouped)(moe_device_t *device, const moe_linear_t *jobs, uint32_t n_jobs,
+                    const uint32_t *offsets);
+
+    /* y = silu(gate) * up over [n, size]; y may be either. */
+    void (*swiglu)(moe_device_t *device, const float *gate, const float *up, uint32_t n,
+                   uint32_t size, float *y);
+
+    /* y += x over [n, size]. */
+    void (*add)(moe_device_t *device, const float *x, uint32_t n, uint32_t size, float *y);
+
+    /* Rotates `heads` slices of `size` floats of each row by its position: slice h of row i from
+     * x + i * x_stride + h * x_step to y + i * y_stride + h * y_step.
+     * table: [context, size], each row [size / 2] cos, [size / 2] sin. */
+    void (*rope)(moe_device_t *device, const moe_rows_t *rows, const float *table, int interleaved,
+                 uint32_t heads, uint32_t size, const float *x, size_t x_stride, size_t x_step,
+                 float *y, size_t y_stride, size_t y_step);
+
+    /* Stores the first `size` floats of each row as the cache row of its position. */
+    void (*store)(moe_device_t *device, const moe_rows_t *rows, const float *x, size_t x_stride,
+                  uint32_t size, const moe_cache_t *cache);
+
+    /* query: [n, heads, latent + rope]; each row attends to all positions up to its own;
+     * y: [n, heads, latent]. */
+    void (*attend)(moe_device_t *device, const moe_attention_t *attention, const moe_rows_t *rows,
+                   const moe_cache_t *cache, const float *query, float *y);
+
+    /* scores: [n, experts] logits, overwritten; keys: scratch of the same size; ids, weights:
+     * [n, top_k] by falling key, ties to the lower index. */
+    void (*route)(moe_device_t *device, const moe_routing_t *routing, uint32_t n, float *scores,
+                  float *keys, uint32_t *ids, float *weights);
+
+    /* Orders n entries by ids[i] < n_groups, entries of one id in their own order: entry i gets
+     * place places[i]; group g has the places [offsets[g], offsets[g + 1]).  counts[g] (u64) grows
+     * by the size of g. */
+    void (*group)(moe_device_t *device, const uint32_t *ids, uint32_t n, uint32_t n_groups,
+                  uint32_t *places, uint32_t *offsets, uint64_t *counts);
+
+    /* y[places[i]] = x[i / copies] for i < n * copies. */
+    void (*scatter)(moe_device_t *device, const float *x, const uint32_t *places, uint32_t n,
+                    uint32_t copies, uint32_t size, float *y);
+
+    /* y[i] = sum over s of weights[i, s] * x[places[i, s]], in the order of s, then + shared[i]
+     * unless that is NULL. */
+    void (*combine)(moe_device_t *device, const float *x, const uint32_t *places,
+                    const float *weights, uint32_t top_k, const float *shared, uint32_t n,
+                    uint32_t size, float *y);
+} moe_device_ops_t;
+
+struct moe_device_s {
+    const moe_device_ops_t *ops;
+};
+
+/* The CPU with the threads of `pool` (not owned).  The environment variable MOE_ISA chooses the
+ * instruction set (avx512, avx2, c), else the best one.  NULL with MOE_INVALID or MOE_LIMIT. */
+moe_device_t *moe_device_cpu(moe_pool_t *pool, moe_error_t *error);
+
+#endif

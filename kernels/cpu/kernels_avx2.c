@@ -1,0 +1,25 @@
+/* AVX2 with FMA and F16C: a panel is two of 16 registers. */
+
+/* Tiles of product.h, rows x panels, largest first. */
+#define MOE_TILE_ROWS 6
+#define MOE_TILE_PANELS 4
+#define MOE_TILES TILE(6, 1) TILE(4, 1) TILE(2, 2) TILE(1, 4)
+
+#include "kernels/cpu/attend.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/route.h"
+#include "kernels/cpu/vectors.h"
+
+const moe_kernels_t moe_kernels_avx2 = {
+    .name = "avx2",
+    .product = product,
+    .embed = embed,
+    .rms_norm = rms_norm,
+    .swiglu = swiglu,
+    .add = add,
+    .combine = combine,
+    .rope = rope,
+    .attend = attend,
+    .attend_join = attend_join,
+    .route = route,
+};

@@ -1,0 +1,25 @@
+/* Portable C. */
+
+/* Tiles of product.h, rows x panels, largest first. */
+#define MOE_TILE_ROWS 4
+#define MOE_TILE_PANELS 1
+#define MOE_TILES TILE(4, 1) TILE(1, 1)
+
+#include "kernels/cpu/attend.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/route.h"
+#include "kernels/cpu/vectors.h"
+
+const moe_kernels_t moe_kernels_c = {
+    .name = "c",
+    .product = product,
+    .embed = embed,
+    .rms_norm = rms_norm,
+    .swiglu = swiglu,
+    .add = add,
+    .combine = combine,
+    .rope = rope,
+    .attend = attend,
+    .attend_join = attend_join,
+    .route = route,
+};
