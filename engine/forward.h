@@ -38,6 +38,10 @@ moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_
                                   moe_error_t *error);
 void moe_forward_free(moe_forward_t *forward);
 
+/* Bytes of a cache block for this model, to size cache_bytes with.  0 when the model has a layer of
+ * an unknown kind. */
+uint64_t moe_forward_cache_bytes(const moe_model_t *model);
+
 uint32_t moe_forward_blocks(const moe_forward_t *forward);          /* number of cache blocks */
 uint64_t moe_forward_block_bytes(const moe_forward_t *forward);
 const char *moe_forward_isa(const moe_forward_t *forward);          /* "avx512", "avx2", "c" */

@@ -8,6 +8,7 @@
 
 static const moe_command_t *const commands[] = {
     &moe_command_inspect,
+    &moe_command_logits,
     NULL
 };
 

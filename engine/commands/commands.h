@@ -17,6 +17,7 @@ typedef struct {
 } moe_command_t;
 
 extern const moe_command_t moe_command_inspect;
+extern const moe_command_t moe_command_logits;
 
 /* Prints "moe-engine: message" to stderr; returns 1. */
 int moe_command_fail(const moe_error_t *error);

@@ -17,6 +17,7 @@
 #define ITEM_PANELS 4u              /* of a product: a multiple of every tile */
 #define ITEM_ROWS 96u               /* of a product: a multiple of every tile */
 #define SPLIT 256u                  /* positions of an attention part; fixed: parts are rounded */
+#define MAX_JOBS 4u                 /* of one call for products */
 #define MIN_UNITS 64u               /* attention parts in flight, at least */
 
 typedef struct {
@@ -83,12 +84,10 @@ static uint64_t cpu_packed_bytes(const moe_device_t *device)
 }
 
 
-/* Room for one task per matrix of `count`, in as many jobs as one call takes. */
-#define MAX_JOBS 4u
-
+/* Room for one task per matrix of `count`, in as many jobs as one call takes, and an end mark. */
 static int reserve_tasks(cpu_t *self, uint32_t count, moe_error_t *error)
 {
-    const size_t needed = (size_t) count * MAX_JOBS;
+    const size_t needed = (size_t) count * MAX_JOBS + 1;
 
     if (needed > self->max_tasks) {
         self->tasks = moe_arena_allocate(&self->arena, needed * sizeof(task_t), error);
@@ -400,7 +399,8 @@ static void cpu_products(cpu_t *self, const moe_linear_t *jobs, uint32_t n_jobs,
             if (rows == 0) {
                 continue;
             }
-            assert(++n_tasks < self->max_tasks);
+            n_tasks++;
+            assert(n_tasks < self->max_tasks);
             task->product = (moe_product_t) {
                 .panels = m->data + i * m->stride, .element = m->element, .depth = m->columns,
                 .columns = m->rows, .rows = rows,

@@ -143,20 +143,46 @@ static void write_text(const char *text)
 }
 
 
-static void handle_sigbus(int signal_number, siginfo_t *info, void *context)
+/* The slot of the mapping in which [address, address + size) lies. */
+static const mapping_slot_t *slot_around(uintptr_t address, size_t size)
 {
-    uintptr_t address = (uintptr_t) info->si_addr;
-    mapping_slot_t *slot;
+    const mapping_slot_t *slot;
 
     for (slot = atomic_load(&slots); slot != NULL; slot = slot->next) {
-        uintptr_t begin = atomic_load(&slot->begin);
+        uintptr_t begin = atomic_load(&slot->begin), length = atomic_load(&slot->size);
 
-        if (begin != 0 && address >= begin && address - begin < atomic_load(&slot->size)) {
-            write_text("moe-engine: ");
-            write_text(slot->path);
-            write_text(": truncated or unreadable while in use\n");
-            _exit(1);
+        if (begin != 0 && address >= begin && address - begin < length
+            && size <= length - (address - begin))
+        {
+            return slot;
         }
+    }
+    return NULL;
+}
+
+
+/* Whole pages only: the others hold part of a neighbour too. */
+void moe_mapping_release(const void *data, size_t size)
+{
+    const uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE), address = (uintptr_t) data;
+    const uintptr_t begin = (address + page - 1) / page * page;
+    const uintptr_t end = (address + size) / page * page;
+
+    if (end > begin && slot_around(address, size) != NULL) {
+        madvise((void *) begin, end - begin, MADV_DONTNEED);
+    }
+}
+
+
+static void handle_sigbus(int signal_number, siginfo_t *info, void *context)
+{
+    const mapping_slot_t *slot = slot_around((uintptr_t) info->si_addr, 1);
+
+    if (slot != NULL) {
+        write_text("moe-engine: ");
+        write_text(slot->path);
+        write_text(": truncated or unreadable while in use\n");
+        _exit(1);
     }
     signal(signal_number, SIG_DFL);     /* returning repeats the access: the default action */
 }

@@ -23,6 +23,10 @@ int moe_mapping_open(moe_mapping_t *mapping, const char *path, moe_error_t *erro
 /* Unmaps; does nothing for a mapping that is all zero. */
 void moe_mapping_close(moe_mapping_t *mapping);
 
+/* Gives back the memory behind [data, data + size) where it lies in a mapping: the pages are read
+ * from the file again when they are touched.  Other memory is left alone. */
+void moe_mapping_release(const void *data, size_t size);
+
 /*
  * Installs a SIGBUS handler that, when the faulting address lies in a mapping, writes one line
  * "moe-engine: path: ..." to stderr and exits with code 1; any other SIGBUS keeps its default

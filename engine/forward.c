@@ -1,0 +1,469 @@
+/*
+ * The forward pass, device-independent: it walks the layer descriptors of a model over the rows of
+ * a step.
+ *
+ * Memory is laid out once.  The cache is one array of blocks, each [layer][token][row]; a row is
+ * padded to 16 floats.  Activations of a layer live in buffers for batch_rows rows that all layers
+ * use in turn, so memory does not grow with the depth of the model.
+ */
+
+#include "engine/forward.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/device/device.h"
+#include "engine/loader.h"
+#include "engine/mixer/mixer.h"
+#include "engine/moe/block.h"
+
+#define ROW_ALIGN 16u                   /* floats */
+
+typedef struct {
+    const moe_mixer_t *mixer;
+    void *mixer_state;
+    const float *input_norm, *post_norm;
+    moe_cache_t cache;
+    int is_moe;
+    moe_experts_t dense;
+    moe_block_state_t moe;
+} layer_t;
+
+/* A step's rows as the host puts them together, before they go to the device. */
+typedef struct {
+    uint32_t *tokens, *positions, *sequences, *tables, *outputs;
+} staging_t;
+
+struct moe_forward_s {
+    const moe_model_t *model;
+    moe_forward_options_t options;
+    moe_pool_t *pool;
+    moe_device_t *device;
+    const moe_device_ops_t *ops;
+    layer_t *layers;
+
+    moe_matrix_t *embedding, *head;
+    const float *final_norm;
+    moe_rope_tables_t ropes;
+
+    uint32_t n_blocks, table_stride;
+    size_t block_floats;
+
+    staging_t host, rows;               /* the same arrays on host and device */
+    float *hidden, *normed, *mixed;     /* [batch_rows, H] */
+    float *picked, *logits;             /* [batch_outputs, H], [batch_outputs, vocabulary] */
+    float *mixer_scratch, *ffn_scratch;
+    moe_block_memory_t block_memory;
+    uint32_t experts, top_k;            /* the most of any layer; 0 without MoE layers */
+    uint64_t *counts;                   /* [layers, experts] */
+};
+
+
+static void *allocate(moe_forward_t *f, size_t count, size_t size, moe_error_t *error)
+{
+    if (size > 0 && count > SIZE_MAX / size) {
+        moe_fail(error, MOE_LIMIT, "out of memory for %zu items of %zu bytes", count, size);
+        return NULL;
+    }
+    return f->ops->allocate(f->device, count * size, error);
+}
+
+
+static int check_options(const moe_model_t *model, const moe_forward_options_t *o,
+                         moe_error_t *error)
+{
+    if (o->threads < 1 || o->batch_rows < 1 || o->batch_sequences < 1 || o->batch_outputs < 1) {
+        return moe_fail(error, MOE_INVALID, "threads and batch sizes must be at least 1");
+    }
+    if (o->context < 1 || o->context > model->context) {
+        return moe_fail(error, MOE_INVALID, "context %u: the model allows 1 to %u", o->context,
+                        model->context);
+    }
+    if (o->batch_rows > 1u << 20 || o->batch_sequences > 1u << 20) {
+        return moe_fail(error, MOE_INVALID, "batch sizes must be at most %u", 1u << 20);
+    }
+    return 0;
+}
+
+
+static int load_layer(moe_forward_t *f, uint32_t index, moe_loader_t *loader, moe_error_t *error)
+{
+    const moe_layer_t *descriptor = &f->model->layers[index];
+    const moe_mixer_env_t env = {
+        loader, &f->ropes, f->model->hidden, f->options.context, f->options.batch_rows
+    };
+    layer_t *layer = &f->layers[index];
+
+    layer->mixer = moe_mixer_find(descriptor->mixer);
+    if (layer->mixer == NULL) {
+        return moe_fail(error, MOE_BAD_MODEL, "unknown kind of attention %d",
+                        (int) descriptor->mixer);
+    }
+    if ((layer->input_norm = moe_load_vector(loader, &descriptor->input_norm, error)) == NULL
+        || (layer->post_norm = moe_load_vector(loader, &descriptor->post_norm, error)) == NULL
+        || (layer->mixer_state = layer->mixer->create(descriptor, &env, error)) == NULL)
+    {
+        return -1;
+    }
+    layer->is_moe = descriptor->is_moe;
+    if (layer->is_moe) {
+        return moe_block_create(&layer->moe, &descriptor->moe, loader, f->options.batch_rows,
+                                error);
+    }
+    return moe_experts_create(&layer->dense, &descriptor->dense, 1, loader, error);
+}
+
+
+static int load_weights(moe_forward_t *f, moe_error_t *error)
+{
+    const moe_model_t *model = f->model;
+    const int tied = model->head.tensor == model->embedding.tensor
+                     && model->head.row_offset == model->embedding.row_offset;
+    moe_loader_t loader = {
+        .device = f->device, .progress = f->options.progress,
+        .progress_context = f->options.progress_context,
+        .total = moe_tensors_bytes(model->tensors),
+    };
+
+    f->embedding = moe_load_matrix(&loader, &model->embedding, error);
+    if (f->embedding == NULL) {
+        return -1;
+    }
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        if (load_layer(f, i, &loader, error) != 0) {
+            return moe_fail_in(error, "layer %u", i);
+        }
+    }
+    f->final_norm = moe_load_vector(&loader, &model->final_norm, error);
+    f->head = tied ? f->embedding : moe_load_matrix(&loader, &model->head, error);
+    if (f->final_norm == NULL || f->head == NULL) {
+        return -1;
+    }
+    if (loader.progress) {
+        loader.progress(loader.progress_context, loader.total, loader.total);
+    }
+    return 0;
+}
+
+
+static size_t cache_row(const moe_layer_t *layer)
+{
+    const moe_mixer_t *mixer = moe_mixer_find(layer->mixer);
+
+    return mixer ? (mixer->cache_floats(layer) + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN : 0;
+}
+
+
+uint64_t moe_forward_cache_bytes(const moe_model_t *model)
+{
+    uint64_t floats = 0;
+
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        floats += cache_row(&model->layers[i]) * MOE_BLOCK_TOKENS;
+    }
+    return floats * sizeof(float);
+}
+
+
+/* Blocks of [layer][token][row]. */
+static int make_cache(moe_forward_t *f, moe_error_t *error)
+{
+    const moe_model_t *model = f->model;
+    uint64_t blocks;
+    float *memory;
+
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        f->layers[i].cache.row_stride = cache_row(&model->layers[i]);
+        f->layers[i].cache.block_tokens = MOE_BLOCK_TOKENS;
+    }
+    f->block_floats = moe_forward_cache_bytes(model) / sizeof(float);
+    blocks = f->options.cache_bytes / moe_forward_cache_bytes(model);
+    f->n_blocks = blocks < 1 ? 1 : blocks > UINT32_MAX ? UINT32_MAX : (uint32_t) blocks;
+    memory = allocate(f, f->n_blocks, f->block_floats * sizeof(float), error);
+    if (memory == NULL) {
+        return moe_fail_in(error, "cache of %u blocks", f->n_blocks);
+    }
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        f->layers[i].cache.rows = memory;
+        f->layers[i].cache.block_stride = f->block_floats;
+        memory += f->layers[i].cache.row_stride * MOE_BLOCK_TOKENS;
+    }
+    return 0;
+}
+
+
+static int make_staging(moe_forward_t *f, staging_t *s, moe_error_t *error)
+{
+    const size_t rows = f->options.batch_rows, word = sizeof(uint32_t);
+    const size_t tables = (size_t) f->options.batch_sequences * f->table_stride;
+
+    return (s->tokens = allocate(f, rows, word, error)) == NULL
+                   || (s->positions = allocate(f, rows, word, error)) == NULL
+                   || (s->sequences = allocate(f, rows, word, error)) == NULL
+                   || (s->tables = allocate(f, tables, word, error)) == NULL
+                   || (s->outputs = allocate(f, f->options.batch_outputs, word, error)) == NULL
+               ? -1
+               : 0;
+}
+
+
+/* Memory for the experts; the blocks of all layers share it. */
+static int make_moe(moe_forward_t *f, moe_error_t *error)
+{
+    const size_t rows = f->options.batch_rows, hidden = f->model->hidden;
+    moe_block_memory_t *memory = &f->block_memory;
+    moe_exchange_t exchange;
+
+    f->counts = allocate(f, (size_t) f->model->n_layers * (f->experts ? f->experts : 1),
+                         sizeof(uint64_t), error);
+    if (f->counts == NULL || f->experts == 0) {
+        return f->counts ? 0 : -1;
+    }
+    if (moe_exchange_create(&exchange, f->device, f->experts, f->top_k, f->model->hidden,
+                            f->options.batch_rows, error) != 0
+        || (memory->ids = allocate(f, rows * f->top_k, sizeof(uint32_t), error)) == NULL
+        || (memory->weights = allocate(f, rows * f->top_k, sizeof(float), error)) == NULL
+        || (memory->shared = allocate(f, rows * hidden, sizeof(float), error)) == NULL)
+    {
+        return -1;
+    }
+    memory->scratch = f->ffn_scratch;
+    for (uint32_t i = 0; i < f->model->n_layers; i++) {
+        moe_block_state_t *block = &f->layers[i].moe;
+
+        block->exchange = exchange;
+        block->exchange.experts = block->router.routing.experts;
+        block->exchange.top_k = block->router.routing.top_k;
+        block->counts = f->counts + (size_t) i * f->experts;
+    }
+    return 0;
+}
+
+
+/* Scratch memory for whichever layer needs most, and the sizes of the largest MoE block. */
+static int make_scratch(moe_forward_t *f, moe_error_t *error)
+{
+    const moe_mixer_env_t env = {
+        NULL, &f->ropes, f->model->hidden, f->options.context, f->options.batch_rows
+    };
+    size_t mixer = 0, ffn = 0;
+
+    for (uint32_t i = 0; i < f->model->n_layers; i++) {
+        const layer_t *layer = &f->layers[i];
+        const size_t m = layer->mixer->scratch_floats(&f->model->layers[i], &env);
+        const size_t w = layer->is_moe ? moe_block_scratch(&layer->moe, f->options.batch_rows)
+                                       : moe_experts_scratch(&layer->dense, f->options.batch_rows);
+
+        mixer = m > mixer ? m : mixer;
+        ffn = w > ffn ? w : ffn;
+        if (layer->is_moe) {
+            const moe_routing_t *r = &layer->moe.router.routing;
+
+            f->experts = r->experts > f->experts ? r->experts : f->experts;
+            f->top_k = r->top_k > f->top_k ? r->top_k : f->top_k;
+        }
+    }
+    return (f->mixer_scratch = allocate(f, mixer, sizeof(float), error)) == NULL
+                   || (f->ffn_scratch = allocate(f, ffn, sizeof(float), error)) == NULL
+               ? -1
+               : 0;
+}
+
+
+static int make_activations(moe_forward_t *f, moe_error_t *error)
+{
+    const size_t rows = f->options.batch_rows, outputs = f->options.batch_outputs;
+    const size_t hidden = f->model->hidden, word = sizeof(float);
+
+    f->table_stride = (f->options.context + MOE_BLOCK_TOKENS - 1) / MOE_BLOCK_TOKENS;
+    if (make_staging(f, &f->host, error) != 0 || make_staging(f, &f->rows, error) != 0
+        || (f->hidden = allocate(f, rows * hidden, word, error)) == NULL
+        || (f->normed = allocate(f, rows * hidden, word, error)) == NULL
+        || (f->mixed = allocate(f, rows * hidden, word, error)) == NULL
+        || (f->picked = allocate(f, outputs * hidden, word, error)) == NULL
+        || (f->logits = allocate(f, outputs * f->model->vocabulary, word, error)) == NULL)
+    {
+        return -1;
+    }
+    return make_scratch(f, error) != 0 || make_moe(f, error) != 0 ? -1 : 0;
+}
+
+
+moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_t *options,
+                                  moe_error_t *error)
+{
+    moe_forward_t *f;
+
+    if (check_options(model, options, error) != 0) {
+        return NULL;
+    }
+    f = calloc(1, sizeof(*f));
+    if (f == NULL || (f->layers = calloc(model->n_layers, sizeof(*f->layers))) == NULL) {
+        moe_forward_free(f);
+        moe_fail(error, MOE_LIMIT, "out of memory for %u layers", model->n_layers);
+        return NULL;
+    }
+    f->model = model;
+    f->options = *options;
+    f->pool = moe_pool_create(options->threads, error);
+    f->device = f->pool ? moe_device_cpu(f->pool, error) : NULL;
+    f->ops = f->device ? f->device->ops : NULL;
+    if (f->device == NULL || load_weights(f, error) != 0 || make_cache(f, error) != 0
+        || make_activations(f, error) != 0)
+    {
+        moe_forward_free(f);
+        return NULL;
+    }
+    return f;
+}
+
+
+void moe_forward_free(moe_forward_t *f)
+{
+    if (f == NULL) {
+        return;
+    }
+    if (f->device) {
+        f->ops->free(f->device);
+    }
+    moe_pool_free(f->pool);
+    free(f->layers);
+    free(f);
+}
+
+
+uint32_t moe_forward_blocks(const moe_forward_t *f)
+{
+    return f->n_blocks;
+}
+
+
+uint64_t moe_forward_block_bytes(const moe_forward_t *f)
+{
+    return moe_forward_cache_bytes(f->model);
+}
+
+
+const char *moe_forward_isa(const moe_forward_t *f)
+{
+    return f->ops->isa(f->device);
+}
+
+
+uint64_t moe_forward_weight_bytes(const moe_forward_t *f)
+{
+    return f->ops->packed_bytes(f->device);
+}
+
+
+/* Appends the rows of one sequence. */
+static void stage_sequence(moe_forward_t *f, const moe_batch_sequence_t *sequence, uint32_t index,
+                           uint32_t *n_rows, uint32_t *n_outputs)
+{
+    const uint32_t end = sequence->position + sequence->n_tokens;
+    const uint32_t blocks = (end + MOE_BLOCK_TOKENS - 1) / MOE_BLOCK_TOKENS;
+    staging_t *s = &f->host;
+
+    assert(sequence->n_tokens >= 1 && sequence->n_tokens <= f->options.batch_rows - *n_rows);
+    assert(end > sequence->position && end <= f->options.context);
+    assert(sequence->n_outputs <= sequence->n_tokens
+           && sequence->n_outputs <= f->options.batch_outputs - *n_outputs);
+    for (uint32_t b = 0; b < blocks; b++) {
+        assert(sequence->blocks[b] < f->n_blocks);
+    }
+    memcpy(s->tables + (size_t) index * f->table_stride, sequence->blocks,
+           blocks * sizeof(uint32_t));
+    for (uint32_t i = 0; i < sequence->n_tokens; i++) {
+        assert(sequence->tokens[i] < f->model->vocabulary);
+        if (i + sequence->n_outputs >= sequence->n_tokens) {
+            s->outputs[(*n_outputs)++] = *n_rows;
+        }
+        s->tokens[*n_rows] = sequence->tokens[i];
+        s->positions[*n_rows] = sequence->position + i;
+        s->sequences[(*n_rows)++] = index;
+    }
+}
+
+
+/* The step's rows on the device; returns the number of outputs. */
+static uint32_t stage_batch(moe_forward_t *f, const moe_batch_t *batch, moe_rows_t *rows)
+{
+    const size_t word = sizeof(uint32_t);
+    uint32_t n = 0, n_outputs = 0;
+
+    assert(batch->n_sequences <= f->options.batch_sequences);
+    for (uint32_t i = 0; i < batch->n_sequences; i++) {
+        stage_sequence(f, &batch->sequences[i], i, &n, &n_outputs);
+    }
+    f->ops->upload(f->device, f->rows.tokens, f->host.tokens, n * word);
+    f->ops->upload(f->device, f->rows.positions, f->host.positions, n * word);
+    f->ops->upload(f->device, f->rows.sequences, f->host.sequences, n * word);
+    f->ops->upload(f->device, f->rows.outputs, f->host.outputs, n_outputs * word);
+    f->ops->upload(f->device, f->rows.tables, f->host.tables,
+                   (size_t) batch->n_sequences * f->table_stride * word);
+    *rows = (moe_rows_t) {
+        n, f->rows.tokens, f->rows.positions, f->rows.sequences, f->rows.tables, f->table_stride
+    };
+    return n_outputs;
+}
+
+
+static void norm(moe_forward_t *f, const float *x, const float *weight, uint32_t n, float *y)
+{
+    const uint32_t hidden = f->model->hidden;
+
+    f->ops->rms_norm(f->device, x, hidden, weight, f->model->norm_eps, n, hidden, y, hidden);
+}
+
+
+/* x += mixer(norm(x)); x += ffn(norm(x)) */
+static void run_layer(moe_forward_t *f, const layer_t *layer, const moe_rows_t *rows)
+{
+    const uint32_t n = rows->n, hidden = f->model->hidden;
+
+    norm(f, f->hidden, layer->input_norm, n, f->normed);
+    layer->mixer->run(layer->mixer_state, rows, &layer->cache, f->normed, f->mixed,
+                      f->mixer_scratch);
+    f->ops->add(f->device, f->mixed, n, hidden, f->hidden);
+
+    norm(f, f->hidden, layer->post_norm, n, f->normed);
+    if (layer->is_moe) {
+        moe_block_run(&layer->moe, &f->block_memory, f->normed, n, f->mixed);
+    } else {
+        moe_experts_run(&layer->dense, f->normed, n, NULL, f->ffn_scratch, f->mixed);
+    }
+    f->ops->add(f->device, f->mixed, n, hidden, f->hidden);
+}
+
+
+const float *moe_forward_step(moe_forward_t *f, const moe_batch_t *batch)
+{
+    const uint32_t hidden = f->model->hidden, vocabulary = f->model->vocabulary;
+    const moe_linear_t head = {f->head, f->picked, hidden, 0, f->logits, vocabulary, 0};
+    moe_rows_t rows;
+    uint32_t n_outputs = stage_batch(f, batch, &rows);
+
+    f->ops->embed(f->device, f->embedding, &rows, f->hidden);
+    for (uint32_t i = 0; i < f->model->n_layers; i++) {
+        run_layer(f, &f->layers[i], &rows);
+    }
+    f->ops->gather(f->device, f->hidden, f->rows.outputs, n_outputs, hidden, f->picked);
+    norm(f, f->picked, f->final_norm, n_outputs, f->picked);
+    f->ops->linear(f->device, &head, 1, n_outputs);
+    return f->ops->read(f->device, f->logits,
+                        (size_t) n_outputs * vocabulary * sizeof(float));
+}
+
+
+const uint64_t *moe_forward_expert_load(const moe_forward_t *f)
+{
+    return f->ops->read(f->device, f->counts,
+                        (size_t) f->model->n_layers * f->experts * sizeof(uint64_t));
+}
+
+
+uint32_t moe_forward_experts(const moe_forward_t *f)
+{
+    return f->experts;
+}

@@ -1,0 +1,116 @@
+#include "engine/loader.h"
+
+#include <stdlib.h>
+
+#include "engine/model/mapping.h"
+
+
+static const char *weight_data(const moe_weight_t *weight)
+{
+    return (const char *) weight->tensor->data
+           + weight->row_offset * weight->columns * moe_dtype_size(weight->tensor->dtype);
+}
+
+
+static size_t weight_bytes(const moe_weight_t *weight)
+{
+    return (size_t) weight->rows * weight->columns * moe_dtype_size(weight->tensor->dtype);
+}
+
+
+static moe_source_t weight_source(const moe_weight_t *weight)
+{
+    moe_source_t source = {weight_data(weight), weight->tensor->dtype, weight->columns, 1};
+
+    return source;
+}
+
+
+void moe_load_done(moe_loader_t *loader, const moe_weight_t *weight)
+{
+    moe_mapping_release(weight_data(weight), weight_bytes(weight));
+    loader->done += weight_bytes(weight);
+    if (loader->progress) {
+        loader->progress(loader->progress_context, loader->done, loader->total);
+    }
+}
+
+
+moe_matrix_t *moe_load_matrix(moe_loader_t *loader, const moe_weight_t *weight, moe_error_t *error)
+{
+    return moe_load_stack(loader, weight, 0, 1, error);
+}
+
+
+moe_matrix_t *moe_load_stack(moe_loader_t *loader, const moe_weight_t *first, size_t step,
+                             uint32_t count, moe_error_t *error)
+{
+    moe_source_t *sources = calloc(count, sizeof(*sources));
+    moe_matrix_t *matrix;
+
+    if (sources == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory for %u weights", count);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        sources[i] = weight_source((const void *) ((const char *) first + i * step));
+    }
+    matrix = loader->device->ops->pack(loader->device, sources, count, first->rows, first->columns,
+                                       error);
+    free(sources);
+    if (matrix == NULL) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        moe_load_done(loader, (const void *) ((const char *) first + i * step));
+    }
+    return matrix;
+}
+
+
+moe_matrix_t *moe_load_slices(moe_loader_t *loader, const moe_weight_t *weight, uint32_t count,
+                              uint32_t first, uint32_t step, uint32_t rows, int transposed,
+                              moe_error_t *error)
+{
+    const moe_source_t whole = weight_source(weight);
+    const size_t size = moe_dtype_size(whole.dtype);
+    moe_source_t *sources = calloc(count, sizeof(*sources));
+    moe_matrix_t *matrix;
+
+    if (sources == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory for %u slices", count);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const size_t row = first + (size_t) i * step;
+
+        sources[i] = whole;
+        sources[i].data = (const char *) whole.data + row * weight->columns * size;
+        if (transposed) {
+            sources[i].row_stride = whole.column_stride;
+            sources[i].column_stride = whole.row_stride;
+        }
+    }
+    matrix = loader->device->ops->pack(loader->device, sources, count,
+                                       transposed ? weight->columns : rows,
+                                       transposed ? rows : weight->columns, error);
+    free(sources);
+    return matrix;
+}
+
+
+const float *moe_load_vector(moe_loader_t *loader, const moe_vector_t *vector, moe_error_t *error)
+{
+    const size_t size = vector->size * sizeof(float);
+    float *values;
+
+    error->code = MOE_OK;
+    if (size == 0) {
+        return NULL;
+    }
+    values = loader->device->ops->allocate(loader->device, size, error);
+    if (values) {
+        loader->device->ops->upload(loader->device, values, vector->values, size);
+    }
+    return values;
+}

@@ -1,0 +1,44 @@
+/*
+ * Token mixers: the part of a layer in which a token sees earlier ones.  Each kind is one file that
+ * registers one table; the forward pass knows nothing else about it.
+ */
+
+#ifndef MOE_MIXER_H
+#define MOE_MIXER_H
+
+#include "engine/device/device.h"
+#include "engine/loader.h"
+#include "engine/mixer/rope.h"
+#include "engine/model/model.h"
+
+/* What all mixers of a model share. */
+typedef struct {
+    moe_loader_t *loader;
+    moe_rope_tables_t *ropes;
+    uint32_t hidden, context, batch_rows;
+} moe_mixer_env_t;
+
+typedef struct {
+    moe_mixer_kind_t kind;
+
+    /* Floats that a layer keeps of each token. */
+    uint32_t (*cache_floats)(const moe_layer_t *layer);
+
+    /* Floats of scratch memory that `run` needs; layers share it. */
+    size_t (*scratch_floats)(const moe_layer_t *layer, const moe_mixer_env_t *env);
+
+    /* Loads the weights of a layer.  The state lives as long as the device's memory; `layer` must
+     * stay.  NULL with MOE_LIMIT or MOE_BAD_MODEL. */
+    void *(*create)(const moe_layer_t *layer, const moe_mixer_env_t *env, moe_error_t *error);
+
+    /* y = mixer(x) for all rows, [n, hidden] both; writes the rows' cache entries first. */
+    void (*run)(void *state, const moe_rows_t *rows, const moe_cache_t *cache, const float *x,
+                float *y, float *scratch);
+} moe_mixer_t;
+
+/* NULL when there is no such kind. */
+const moe_mixer_t *moe_mixer_find(moe_mixer_kind_t kind);
+
+extern const moe_mixer_t moe_mixer_mla;
+
+#endif

@@ -1,0 +1,186 @@
+/*
+ * Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), always in the absorbed form.
+ *
+ * A token leaves one latent row and one rotated key behind, shared by all heads.  The key projection
+ * of each head is moved to the query side and its value projection behind the average, so that
+ * attention works on the cache rows as they are, for prompt and generated tokens alike.
+ *
+ *     q = q_b norm(q_a x)             per head [nope | rope]
+ *     c, k = kv_a x                   cache row = [norm(c) | rotate(k)]
+ *     query = [key^T q_nope | rotate(q_rope)]
+ *     y = output value attend(query, cache)
+ */
+
+#include "engine/mixer/mixer.h"
+
+typedef struct {
+    const moe_mla_t *mla;
+    moe_device_t *device;
+    uint32_t hidden;
+    moe_matrix_t *q_a, *q_b;            /* q_a NULL: no query compression */
+    moe_matrix_t *kv_a, *output;
+    moe_matrix_t *key, *value;          /* stacks of heads: [kv_lora, nope], [value, kv_lora] */
+    const float *q_norm, *kv_norm;
+    const float *rope;
+    moe_attention_t attention;
+} mla_t;
+
+/* Scratch memory, all [n, ...]. */
+typedef struct {
+    float *q_latent;                    /* q_lora */
+    float *q;                           /* heads * (nope + rope) */
+    float *kv;                          /* kv_lora + rope */
+    float *query;                       /* heads * (kv_lora + rope) */
+    float *average;                     /* heads * kv_lora */
+    float *values;                      /* heads * value */
+} scratch_t;
+
+
+static uint32_t mla_cache_floats(const moe_layer_t *layer)
+{
+    return layer->mla.kv_lora + layer->mla.rope;
+}
+
+
+static size_t lay_out(const moe_mla_t *m, size_t rows, float *memory, scratch_t *scratch)
+{
+    const size_t heads = m->heads;
+    size_t at = 0;
+
+    scratch->q_latent = memory + at;
+    at += rows * m->q_lora;
+    scratch->q = memory + at;
+    at += rows * heads * (m->nope + m->rope);
+    scratch->kv = memory + at;
+    at += rows * (m->kv_lora + m->rope);
+    scratch->query = memory + at;
+    at += rows * heads * (m->kv_lora + m->rope);
+    scratch->average = memory + at;
+    at += rows * heads * m->kv_lora;
+    scratch->values = memory + at;
+    return at + rows * heads * m->value;
+}
+
+
+static size_t mla_scratch_floats(const moe_layer_t *layer, const moe_mixer_env_t *env)
+{
+    static float origin[1];
+    scratch_t scratch;
+
+    return lay_out(&layer->mla, env->batch_rows, origin, &scratch);
+}
+
+
+static int load_weights(mla_t *self, const moe_mixer_env_t *env, moe_error_t *error)
+{
+    const moe_mla_t *m = self->mla;
+    moe_loader_t *loader = env->loader;
+    const uint32_t step = m->nope + m->value;
+
+    if ((m->q_lora
+         && ((self->q_a = moe_load_matrix(loader, &m->q_a, error)) == NULL
+             || (self->q_norm = moe_load_vector(loader, &m->q_norm, error)) == NULL))
+        || (self->q_b = moe_load_matrix(loader, &m->q_b, error)) == NULL
+        || (self->kv_a = moe_load_matrix(loader, &m->kv_a, error)) == NULL
+        || (self->kv_norm = moe_load_vector(loader, &m->kv_norm, error)) == NULL
+        || (self->key = moe_load_slices(loader, &m->kv_b, m->heads, 0, step, m->nope, 1, error))
+               == NULL
+        || (self->value = moe_load_slices(loader, &m->kv_b, m->heads, m->nope, step, m->value, 0,
+                                          error)) == NULL)
+    {
+        return -1;
+    }
+    moe_load_done(loader, &m->kv_b);
+    self->output = moe_load_matrix(loader, &m->output, error);
+    return self->output ? 0 : -1;
+}
+
+
+static void *mla_create(const moe_layer_t *layer, const moe_mixer_env_t *env, moe_error_t *error)
+{
+    const moe_mla_t *m = &layer->mla;
+    moe_device_t *device = env->loader->device;
+    mla_t *self = device->ops->allocate(device, sizeof(*self), error);
+
+    if (self == NULL) {
+        return NULL;
+    }
+    self->mla = m;
+    self->device = device;
+    self->hidden = env->hidden;
+    self->attention = (moe_attention_t) {m->heads, m->kv_lora, m->rope, m->scale};
+    self->rope = moe_rope_table(env->ropes, device, m->rope_frequencies, m->rope,
+                                m->rope_magnitude, env->context, error);
+    if (self->rope == NULL || load_weights(self, env, error) != 0
+        || device->ops->reserve_attention(device, &self->attention, env->context, error) != 0)
+    {
+        return NULL;
+    }
+    return self;
+}
+
+
+/* The projections of x: q and kv.  Products that do not wait for each other run together. */
+static void project(const mla_t *self, uint32_t n, const float *x, const scratch_t *s)
+{
+    const moe_mla_t *m = self->mla;
+    const moe_device_ops_t *ops = self->device->ops;
+    const size_t q_size = (size_t) m->heads * (m->nope + m->rope), kv_size = m->kv_lora + m->rope;
+    const moe_linear_t down[2] = {
+        {self->kv_a, x, self->hidden, 0, s->kv, kv_size, 0},
+        self->q_a ? (moe_linear_t) {self->q_a, x, self->hidden, 0, s->q_latent, m->q_lora, 0}
+                  : (moe_linear_t) {self->q_b, x, self->hidden, 0, s->q, q_size, 0},
+    };
+
+    ops->linear(self->device, down, 2, n);
+    if (self->q_a) {
+        const moe_linear_t up = {self->q_b, s->q_latent, m->q_lora, 0, s->q, q_size, 0};
+
+        ops->rms_norm(self->device, s->q_latent, m->q_lora, self->q_norm, m->q_norm_eps, n,
+                      m->q_lora, s->q_latent, m->q_lora);
+        ops->linear(self->device, &up, 1, n);
+    }
+}
+
+
+static void mla_run(void *state, const moe_rows_t *rows, const moe_cache_t *cache, const float *x,
+                    float *y, float *memory)
+{
+    const mla_t *self = state;
+    const moe_mla_t *m = self->mla;
+    moe_device_t *device = self->device;
+    const moe_device_ops_t *ops = device->ops;
+    const size_t head = m->nope + m->rope, width = m->kv_lora + m->rope, heads = m->heads;
+    scratch_t s;
+
+    lay_out(m, rows->n, memory, &s);
+    project(self, rows->n, x, &s);
+
+    ops->rms_norm(device, s.kv, width, self->kv_norm, m->kv_norm_eps, rows->n, m->kv_lora, s.kv,
+                  width);
+    ops->rope(device, rows, self->rope, m->rope_interleaved, 1, m->rope, s.kv + m->kv_lora, width,
+              0, s.kv + m->kv_lora, width, 0);
+    ops->store(device, rows, s.kv, width, (uint32_t) width, cache);
+
+    const moe_linear_t absorb = {self->key, s.q, heads * head, head, s.query, heads * width, width};
+    ops->linear(device, &absorb, 1, rows->n);
+    ops->rope(device, rows, self->rope, m->rope_interleaved, m->heads, m->rope, s.q + m->nope,
+              heads * head, head, s.query + m->kv_lora, heads * width, width);
+
+    ops->attend(device, &self->attention, rows, cache, s.query, s.average);
+
+    const moe_linear_t value = {self->value, s.average, heads * m->kv_lora, m->kv_lora,
+                                s.values, heads * m->value, m->value};
+    ops->linear(device, &value, 1, rows->n);
+    const moe_linear_t output = {self->output, s.values, heads * m->value, 0, y, self->hidden, 0};
+    ops->linear(device, &output, 1, rows->n);
+}
+
+
+const moe_mixer_t moe_mixer_mla = {
+    .kind = MOE_MIXER_MLA,
+    .cache_floats = mla_cache_floats,
+    .scratch_floats = mla_scratch_floats,
+    .create = mla_create,
+    .run = mla_run,
+};
