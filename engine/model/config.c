@@ -116,8 +116,8 @@ const char *moe_config_string_or(moe_config_t *config, const char *key, const ch
     if (value == NULL) {
         return otherwise;
     }
-    if (!json_is_string(value)) {
-        moe_config_fail(config, key, "not a string");
+    if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value)) {
+        moe_config_fail(config, key, "not a string, or one with a NUL inside");
         return otherwise;
     }
     return json_string_value(value);

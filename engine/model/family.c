@@ -36,6 +36,8 @@ const moe_family_t *moe_family_find(const json_t *config, moe_error_t *error)
     moe_config_t read = { .object = config, .where = "config.json", .error = error };
     const char *model_type = moe_config_string_or(&read, "model_type", NULL);
     const moe_family_t *family = NULL;
+    const json_t *quantization;
+    const char *method;
 
     if (model_type == NULL) {
         moe_config_fail(&read, "model_type", "missing");
@@ -50,8 +52,11 @@ const moe_family_t *moe_family_find(const json_t *config, moe_error_t *error)
         moe_config_fail(&read, "model_type", "\"%.64s\" is not a supported family", model_type);
         return NULL;
     }
-    if (moe_config_get(&read, "quantization_config") != NULL) {
-        moe_config_fail(&read, "quantization_config", "quantised weights are not supported");
+    quantization = moe_config_get(&read, "quantization_config");
+    if (quantization != NULL) {
+        method = json_string_value(json_object_get(quantization, "quant_method"));
+        moe_config_fail(&read, "quantization_config", "weights quantised by \"%.64s\" are not "
+                        "supported", method != NULL ? method : "an unnamed method");
     }
     moe_config_check_keys(&read, family->known_keys, neutral_keys);
     return read.failed ? NULL : family;

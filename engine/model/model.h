@@ -114,7 +114,9 @@ typedef struct {
     uint32_t *eos_ids;                  /* union of config, generation_config, tokenizer_config */
     uint32_t n_eos_ids;
     moe_generation_t generation;
-    uint64_t parameters, active_parameters;     /* without MTP layers */
+    uint64_t parameters;                /* of the layers above: MTP layers are not counted */
+    uint64_t active_parameters;         /* those behind one token: its experts and all that is no
+                                         * expert, embedding and head included */
     moe_tensors_t *tensors;
     void *memory;                       /* what the descriptors own */
 } moe_model_t;

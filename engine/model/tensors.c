@@ -6,6 +6,7 @@
 
 #include "engine/model/tensor.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -258,7 +259,7 @@ moe_tensors_t *moe_tensors_open(const char *directory, moe_error_t *error)
         return NULL;
     }
     if (snprintf(path, sizeof(path), "%s/" SINGLE_FILE, directory) < (int) sizeof(path)
-        && stat(path, &st) == 0)
+        && (stat(path, &st) == 0 || errno != ENOENT))
     {
         result = open_single(tensors, directory, error);
     } else {

@@ -132,19 +132,27 @@ static void test_damaged_headers(void **state)
 
 static void test_header_length(void **state)
 {
-    static const uint64_t lengths[] = { 0, 1, 67, 100000001, 1ull << 32, 1ull << 63, UINT64_MAX };
     static const char header[] =
         "{\"a\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [0, 4]}}";
-    char *directory = tiny_directory();
+    static const uint64_t lengths[] = {
+        0, 1, sizeof(header) + 4, 100000001, 1ull << 32, 1ull << 63, UINT64_MAX
+    };
+    char *directory = tiny_directory(), path[512], message[64];
 
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
-        char message[64];
-
         write_file(directory, "model.safetensors", lengths[i], header, 4);
-        snprintf(message, sizeof(message), "header length %llu",
+        snprintf(message, sizeof(message), "model.safetensors: header length %llu",
                  (unsigned long long) lengths[i]);
-        expect_failure(directory, lengths[i] == 67 ? "model.safetensors: header" : message);
+        expect_failure(directory, message);
     }
+    /* Within a file that really is that long. */
+    write_file(directory, "model.safetensors", 100000001, header, 4);
+    snprintf(path, sizeof(path), "%s/model.safetensors", directory);
+    assert_int_equal(truncate(path, 200000000), 0);
+    expect_failure(directory, "model.safetensors: header length 100000001");
+
+    write_file(directory, "model.safetensors", sizeof(header) - 2, header, 4);
+    expect_failure(directory, "model.safetensors: header: ");
     tiny_write(directory, "model.safetensors", "\1\0\0", 3);
     expect_failure(directory, "model.safetensors: too short");
     tiny_write(directory, "model.safetensors", "", 0);
@@ -282,6 +290,7 @@ static void test_damaged_index(void **state)
         { "{\"weight_map\": {\"a\": \"1\", \"b\": \"1\"}}", "1: b: missing" },
         { "{\"weight_map\": {\"a\": \"1\", \"b\": \"2\", \"c\": \"1\"}}", "1: c: missing" },
         { "{\"weight_map\": {\"a\": \"1\", \"b\": \"2\", \"c\": \"4\"}}", "a: also in" },
+        { "{\"weight_map\": {\"a\": \"2\", \"b\": \"1\"}}", "2: a: missing" },
     };
     static const char good[] = "{\"weight_map\": {\"a\": \"1\", \"b\": \"2\"}}";
     static const char *const names[] = { "a", "b", "a" }, *const shards[] = { "1", "2", "4" };
