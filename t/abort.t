@@ -4,7 +4,7 @@
 use lib 't/lib';
 use Moe::Test;
 
-my $server = server(model_block => 'batch_sequences 2;');
+my $server = server();
 
 # Mid-stream.
 for my $how (qw(close abort)) {
@@ -19,25 +19,26 @@ my $tokens = metric($server, 'moe_generation_tokens_total');
 sleep(0.3);
 is(metric($server, 'moe_generation_tokens_total'), $tokens, 'no tokens for nobody');
 
-# While waiting.
-my @held = map { hold($server) } 1 .. 2;
-for my $body (long_body(5), long_body(5, stream => \1)) {
-    my $waiter = client($server);
-    $waiter->send_request('POST', '/v1/completions', { model => 'demo', %$body });
-    ok(wait_until(2, sub { waiting($server) == 1 }), 'a third request waits');
+# While waiting, and while running without a stream.
+my $slow = server(slow => 1, model_block => 'batch_sequences 1;');
+my $runner = send_body($slow, long_body(2000));
+ok(wait_until(5, sub { running($slow) == 1 }), 'one runs');
+for my $stream (\0, \1) {
+    my $waiter = send_body($slow, long_body(5, stream => $stream));
+    ok(wait_until(2, sub { waiting($slow) == 1 }), "stream $$stream: another waits");
     $waiter->close;
-    ok(wait_until(2, sub { waiting($server) == 0 }), 'and leaves the queue');
-    is(running($server), 2, 'the others run on');
+    ok(wait_until(2, sub { waiting($slow) == 0 }), "stream $$stream: and leaves the queue");
+    is(running($slow), 1, "stream $$stream: the first runs on");
 }
-$_->close for @held;
-ok(idle($server), 'all are gone');
+$runner->close;
+ok(idle($slow), 'it is cancelled, too');
 
-# Not streaming.
-my $client = client($server);
-$client->send_request('POST', '/v1/completions', { model => 'demo', %{long_body(2000)} });
-ok(wait_until(2, sub { running($server) == 1 }), 'a request without a stream runs');
-$client->close;
-ok(idle($server), 'and is cancelled');
+# In the middle of a prompt's prefill.
+$runner = send_body($slow, { prompt => [(7) x 2000], max_tokens => 1 });
+ok(wait_until(5, sub { running($slow) == 1 }), 'a long prompt');
+$runner->close;
+ok(idle($slow), 'is cancelled between two chunks');
+$slow->stop;
 
 # At any moment, often: no slot stays taken.
 for my $i (1 .. 60) {
@@ -53,10 +54,10 @@ my $samples = metrics($server);
 my ($usage) = grep { /^moe_kv_cache_usage_perc/ } keys %$samples;
 is($samples->{$usage} + 0, 0, 'no cache is in use');
 my @answers = parallel($server, map { ['/v1/completions', long_body(20)] } 1 .. 4);
-is_deeply([map { $_->{status} } @answers], [(200) x 4], 'both slots work');
+is_deeply([map { $_->{status} } @answers], [(200) x 4], 'all are served');
 
 # Half a request, a body that never comes.
-$client = client($server);
+my $client = client($server);
 $client->send_raw("POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{\"pro");
 $client->close;
 ok(idle($server), 'half a body');

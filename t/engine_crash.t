@@ -4,7 +4,7 @@
 use lib 't/lib';
 use Moe::Test;
 
-my $server = server(model_block => 'batch_sequences 2;');
+my $server = server(slow => 1, model_block => 'batch_sequences 2;');
 my $expected = essence(completion($server, long_body(10)));
 
 sub is_unavailable {
@@ -27,12 +27,10 @@ sub kill_engine {
 
 # One stream, one request without a stream, two waiting ones.
 my $held = hold($server, long_body(1500));
-my $plain = client($server);
-$plain->send_request('POST', '/v1/completions', { model => 'demo', %{long_body(2000)} });
+my $plain = send_body($server, long_body(2000));
 ok(wait_until(2, sub { running($server) == 2 }), 'both run');
-my @waiters = map { client($server) } 1 .. 2;
-$_->send_request('POST', '/v1/completions', { model => 'demo', %{long_body(5)} }) for @waiters;
-ok(wait_until(2, sub { waiting($server) == 2 }) || running($server) < 2, 'two wait');
+my @waiters = map { send_body($server, long_body(5, stream => $_)) } \0, \1;
+ok(wait_until(2, sub { waiting($server) == 2 }), 'two wait');
 my $first = $server->engine_pid;
 my $restarts = metric($server, 'moe_engine_restarts_total');
 

@@ -3,7 +3,7 @@
 use lib 't/lib';
 use Moe::Test;
 
-my $server = server(model_block => 'batch_sequences 1; queue 2; queue_timeout 1s;',
+my $server = server(slow => 1, model_block => 'batch_sequences 1; queue 2; queue_timeout 1s;',
     server => <<'END');
 location /few/ {
     moe_pass demo;
@@ -29,21 +29,17 @@ for my $case ([5, 5], [7, 7], [8, 7], [undef, 7]) {
     is($answer->{json}{choices}[0]{finish_reason}, 'length', 'finish reason');
 }
 
-# moe_timeout total: a stream that takes too long ends with an error event.
-my $held = hold($server, long_body(1500));
-
 # A ping comes while nothing else does.
-my $pinged = client($server);
-$pinged->send_request('POST', '/ping/v1/completions',
-                      { model => 'demo', stream => \1, %{long_body(5)} });
+my $runner = send_body($server, long_body(2000));
+ok(wait_until(5, sub { running($server) == 1 }), 'one runs');
+my $pinged = send_body($server, long_body(5, stream => \1), uri => '/ping/v1/completions');
 $pinged->read_head;
 is($pinged->{head}{status}, 200, 'moe_ping: the header is sent before the first token');
 $pinged->{events} = $pinged->read_piece;
 like($pinged->{events}, qr/\A: ping\n\n/, 'moe_ping: a comment');
 
 # The queue.
-my $waiter = client($server);
-$waiter->send_request('POST', '/v1/completions', { model => 'demo', %{long_body(5)} });
+my $waiter = send_body($server, long_body(5));
 ok(wait_until(2, sub { waiting($server) == 2 }), 'two wait');
 for my $stream (\0, \1) {
     my $full = completion($server, long_body(5, stream => $stream));
@@ -65,22 +61,22 @@ my $began = time();
 my $slow = post($server, '/short/v1/completions', { model => 'demo', %{long_body(5)} });
 is($slow->{status}, 504, 'moe_timeout first: status');
 cmp_ok(time() - $began, '<', 0.9, 'moe_timeout first: in time');
-$held->close;
+$runner->close;
 ok(idle($server), 'idle');
 
-# moe_timeout total.
-$held = hold($server, long_body(1500), uri => '/short/v1/completions');
-ok(idle($server, 2), 'moe_timeout total cancels');
-$result = collect($held);
+# moe_timeout total: a stream that takes too long ends with an error event.
+$began = time();
+$result = collect_all($server, '/short/v1/completions', long_body(1500));
 ok($result->{error} && $result->{done}, 'moe_timeout total: an error event and [DONE]');
-$held->close;
+cmp_ok(time() - $began, '<', 2, 'moe_timeout total: in time');
+ok(idle($server), 'moe_timeout total cancels');
 
 # After a wait the queued request is served.
-$held = hold($server, long_body(1500));
-$waiter = client($server);
-$waiter->send_request('POST', '/v1/completions', { model => 'demo', %{long_body(5)} });
+$runner = send_body($server, long_body(2000));
+ok(wait_until(5, sub { running($server) == 1 }), 'one runs');
+$waiter = send_body($server, long_body(5));
 ok(wait_until(2, sub { waiting($server) == 1 }), 'one waits');
-$held->close;
+$runner->close;
 is($waiter->read_answer->{status}, 200, 'and is served');
 $waiter->close;
 

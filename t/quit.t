@@ -6,23 +6,33 @@ use Moe::Test;
 my $body = long_body(1500);
 
 # QUIT with an open stream and a waiting request.
-my $server = server(model_block => 'batch_sequences 1;');
-my $expected = completion($server, $body)->{json}{choices}[0]{text};
-my $held = hold($server, $body);
-my $waiter = client($server);
-$waiter->send_request('POST', '/v1/completions', { model => 'demo', %{long_body(5)} });
+my $server = server(slow => 1, model_block => 'batch_sequences 1;');
+my $running = stream($server, '/v1/completions', long_body(60));
+my $waiter = send_body($server, long_body(5));
 ok(wait_until(2, sub { waiting($server) == 1 }), 'a request waits');
 my $engine = $server->engine_pid;
 $server->signal('QUIT');
-sleep(0.7);
+sleep(0.5);
 ok($server->alive, 'nginx waits for the stream');
 is($server->engine_pid, $engine, 'so does the engine');
-my $result = collect($held);
-is($result->{text}, $expected, 'the stream is whole');
+my $result = collect($running);
+is($result->{finish}, 'length', 'the stream has its finish reason');
 ok($result->{done} && $result->{complete}, 'and ends properly');
 is($waiter->read_answer->{status}, 200, 'the waiting request is served');
+$_->close for $running, $waiter;
+ok($server->gone(5), 'then everything is gone');
+
+# QUIT with a stream whose client is slow.
+$server = server();
+my $expected = completion($server, $body)->{json}{choices}[0]{text};
+my $held = hold($server, $body);
+$server->signal('QUIT');
+sleep(0.5);
+ok($server->alive, 'nginx waits for a slow client');
+$result = collect($held);
+is($result->{text}, $expected, 'who gets everything');
+ok($result->{done} && $result->{complete}, 'and a proper end');
 $held->close;
-$waiter->close;
 ok($server->gone(5), 'then everything is gone');
 
 # TERM with an open stream.

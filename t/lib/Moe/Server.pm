@@ -126,7 +126,8 @@ sub wait_until {
 
 
 # Arguments replace the placeholders of the template: model, model_block, context, threads, http,
-# server, location, listen, main, workers, daemon; `template` replaces it whole.
+# server, location, listen, main, workers, daemon; `template` replaces it whole.  slow => 1 gives an
+# engine of portable C, some tens of tokens per second, for requests that are to last.
 sub new {
     my ($class, %args) = @_;
     my $prefix = tempdir('moe-test-XXXXXX', TMPDIR => 1);
@@ -224,6 +225,7 @@ sub start {
         open STDIN, '<', '/dev/null';
         open STDOUT, '>>', "$self->{prefix}/stderr.log";
         open STDERR, '>&', \*STDOUT;
+        $ENV{MOE_ISA} = 'c' if $self->{slow};
         exec $self->command or POSIX::_exit(127);
     }
     $self->{child} = $pid;

@@ -26,7 +26,7 @@ use Moe::Client;
 use Moe::Server;
 
 our @EXPORT = (@Test::More::EXPORT, qw(
-    server finish client post completion chat get stream hold collect collect_all parallel
+    server finish client send_body post completion chat get stream hold collect collect_all parallel
     essence metric metrics running waiting idle tokenize wait_until long_body json_encode
     json_decode time sleep engine_command file_content
 ));
@@ -125,6 +125,15 @@ sub client {
     my ($server, %args) = @_;
 
     return Moe::Client->new(port => $server->{port}, %args);
+}
+
+
+# Sends a completion and leaves it to the caller to read the answer.
+sub send_body {
+    my ($server, $body, %args) = @_;
+
+    return client($server)->send_request('POST', $args{uri} // '/v1/completions',
+                                         { model => 'demo', %$body });
 }
 
 
