@@ -9,6 +9,7 @@
 static const moe_command_t *const commands[] = {
     &moe_command_inspect,
     &moe_command_logits,
+    &moe_command_tokenize,
     NULL
 };
 

@@ -18,6 +18,7 @@ typedef struct {
 
 extern const moe_command_t moe_command_inspect;
 extern const moe_command_t moe_command_logits;
+extern const moe_command_t moe_command_tokenize;
 
 /* Prints "moe-engine: message" to stderr; returns 1. */
 int moe_command_fail(const moe_error_t *error);

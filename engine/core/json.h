@@ -17,4 +17,12 @@
  * exist and `optional` is set: NULL with error->code == MOE_OK. */
 json_t *moe_json_load(const char *directory, const char *name, int optional, moe_error_t *error);
 
+/* object[key] as a boolean, `fallback` when it is absent or null.  -1 with MOE_BAD_MODEL. */
+int moe_json_flag(const json_t *object, const char *key, int fallback, int *value,
+                  moe_error_t *error);
+
+/* object[key], which must be a string; owned by `object`.  NULL with MOE_BAD_MODEL. */
+const char *moe_json_string(const json_t *object, const char *key, size_t *size,
+                            moe_error_t *error);
+
 #endif

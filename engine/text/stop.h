@@ -23,7 +23,11 @@ void moe_stop_free(moe_stop_t *stop);
 int moe_stop_push(moe_stop_t *stop, const char *text, size_t size, moe_buffer_t *out,
                   moe_error_t *error);
 
-/* The generation ended without a match: appends the held-back text. */
+/* The generation ended before push reported a match: appends the held-back text.  A match that only
+ * waited for one that had begun earlier counts now: the text ends there. */
 int moe_stop_finish(moe_stop_t *stop, moe_buffer_t *out, moe_error_t *error);
+
+/* Index of the stop string that ended the text, in push or in finish; -1 when none did. */
+int moe_stop_matched(const moe_stop_t *stop);
 
 #endif

@@ -26,6 +26,16 @@ typedef struct {
 /* Appends bytes; adjacent spans of the same kind melt together. */
 int moe_text_append(moe_text_t *text, const char *data, size_t size, int trusted,
                     moe_error_t *error);
+
+/* Appends the bytes [start, end) of another text with their provenance. */
+int moe_text_append_range(moe_text_t *text, const moe_text_t *from, size_t start, size_t end,
+                          moe_error_t *error);
+
+/* Where the trusted span that holds the byte at `position` ends; `position` when none does. */
+size_t moe_text_trusted_end(const moe_text_t *text, size_t position);
+
+/* Empties the text but keeps its memory. */
+void moe_text_clear(moe_text_t *text);
 void moe_text_free(moe_text_t *text);
 
 typedef struct {
