@@ -61,6 +61,23 @@ unit: $(UNIT_TESTS)
 golden: $(GOLDEN_TESTS)
 	@for t in $(GOLDEN_TESTS); do echo "== $$t"; $$t || exit 1; done
 
+# Server tests: real nginx, real engine, the demo model.
+server: all
+	prove -j2 t/
+
+test: unit golden server
+
+bench: all
+	@for b in $(sort $(wildcard t/bench/*.pl)); do echo "== $$b"; perl -It/lib $$b || exit 1; done
+
+install: all
+	install -D -m 755 $(BUILD)/moe-engine $(DESTDIR)$(PREFIX)/sbin/moe-engine
+	install -D -m 644 $(BUILD)/ngx_http_moe_module.so $(DESTDIR)$(MODULES_DIR)/ngx_http_moe_module.so
+	install -d $(DESTDIR)$(PREFIX)/share/ngx_http_moe/models/nginx-directives-moe
+	install -m 644 conf/*.conf $(DESTDIR)$(PREFIX)/share/ngx_http_moe
+	install -m 644 conf/models/nginx-directives-moe/* \
+		$(DESTDIR)$(PREFIX)/share/ngx_http_moe/models/nginx-directives-moe
+
 clean:
 	rm -rf $(BUILD)
 
