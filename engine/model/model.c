@@ -8,6 +8,7 @@
 
 #include "engine/core/json.h"
 #include "engine/model/build.h"
+#include "kernels/cpu/half.h"
 
 /* What the descriptors own: a chain of allocations that are freed together. */
 typedef struct memory_block_s memory_block_t;
@@ -56,36 +57,15 @@ int moe_model_take_weight(moe_model_t *model, moe_error_t *error, moe_weight_t *
 }
 
 
-static float half_to_float(uint16_t half)
-{
-    int exponent = half >> 10 & 31, mantissa = half & 1023;
-    float value;
-
-    if (exponent == 31) {
-        value = mantissa ? NAN : INFINITY;
-    } else if (exponent == 0) {
-        value = ldexpf((float) mantissa, -24);
-    } else {
-        value = ldexpf((float) (mantissa + 1024), exponent - 25);
-    }
-    return half & 0x8000 ? -value : value;
-}
-
-
 static float element(const moe_tensor_t *tensor, size_t i)
 {
-    uint32_t bits;
-    float value;
-
     if (tensor->dtype == MOE_F32) {
         return ((const float *) tensor->data)[i];
     }
     if (tensor->dtype == MOE_F16) {
-        return half_to_float(((const uint16_t *) tensor->data)[i]);
+        return f32_from_f16(((const uint16_t *) tensor->data)[i]);
     }
-    bits = (uint32_t) ((const uint16_t *) tensor->data)[i] << 16;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
+    return f32_from_bf16(((const uint16_t *) tensor->data)[i]);
 }
 
 

@@ -240,10 +240,9 @@ static int open_indexed(moe_tensors_t *tensors, const char *directory, moe_error
 static int open_single(moe_tensors_t *tensors, const char *directory, moe_error_t *error)
 {
     tensors->source = SINGLE_FILE;
-    if (add_shard(tensors, SINGLE_FILE, error) != 0 || open_shards(tensors, directory, error) != 0) {
-        return -1;
-    }
-    return sort_by_name(tensors, error);
+    return add_shard(tensors, SINGLE_FILE, error) != 0
+           || open_shards(tensors, directory, error) != 0
+           || sort_by_name(tensors, error) != 0 ? -1 : 0;
 }
 
 

@@ -15,36 +15,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/half.h"
+
 #define MOE_LANES 16u
 
 #define MOE_INLINE static inline __attribute__((always_inline))
-
-/* binary16 to binary32, exact. */
-MOE_INLINE float f32_from_f16(uint16_t half)
-{
-    uint32_t sign = (uint32_t) (half & 0x8000u) << 16, exponent = (half >> 10) & 31u;
-    uint32_t mantissa = half & 1023u, bits;
-    float value;
-
-    if (exponent == 0) {
-        value = (float) mantissa * 0x1p-24f;
-        return sign ? -value : value;
-    }
-    bits = sign | (exponent == 31u ? 0x7f800000u : (exponent + 112u) << 23) | mantissa << 13;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-
-MOE_INLINE float f32_from_bf16(uint16_t brain)
-{
-    uint32_t bits = (uint32_t) brain << 16;
-    float value;
-
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
 
 #if defined(__AVX512F__)
 
