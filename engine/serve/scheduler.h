@@ -1,0 +1,93 @@
+/*
+ * Which rows of which sequences make up the next step.
+ *
+ * The scheduler knows neither text nor threads nor the clock: it sees tasks (a list of tokens, some
+ * of which are computed) and is told how long steps took.  So the tests drive it with made-up
+ * tasks and times.
+ *
+ *     waiting --admitted: all its known tokens have cache blocks--> running
+ *        ^------------- preempted: blocks taken away, computed again later ----'
+ *
+ * A step holds the decodes of all running tasks first (one row each), then chunks of prompts up to
+ * batch_rows rows and up to the number of rows that step_time is predicted to hold.  The prediction
+ * changes how prompts are cut, never a result.  Order everywhere: priority, then arrival.
+ */
+
+#ifndef MOE_SCHEDULER_H
+#define MOE_SCHEDULER_H
+
+#include "engine/forward.h"
+#include "engine/serve/cache.h"
+
+#define MOE_LEAST_CHUNK 16u         /* prefill rows of a step, whatever the prediction says */
+
+typedef enum {
+    MOE_TASK_NEW = 0,               /* not with the scheduler */
+    MOE_TASK_WAITING,
+    MOE_TASK_RUNNING
+} moe_task_state_t;
+
+/* The scheduler's view of a sequence; embedded in it. */
+typedef struct moe_task_s {
+    /* Set by the owner before moe_scheduler_add. */
+    const uint32_t *tokens;
+    uint32_t n_tokens;              /* known tokens; grows while the task is here */
+    uint32_t outputs_from;          /* logits are wanted of this row and all after it */
+    int paused;                     /* not run, gives way to those that wait */
+    int32_t priority;               /* smaller goes first */
+    uint64_t deadline_ns;           /* to be started by; 0: none */
+    moe_block_table_t table;        /* capacity for all tokens it may ever have */
+
+    /* Kept by the scheduler. */
+    moe_task_state_t state;
+    uint32_t computed;              /* rows in the cache */
+    uint32_t step_rows;             /* of the step in progress, starting at `computed` */
+    uint32_t step_outputs;
+    int started;                    /* was running at least once */
+    uint64_t order;
+    struct moe_task_s *previous, *next;
+} moe_task_t;
+
+typedef struct {
+    uint32_t batch_rows;
+    uint32_t batch_sequences;       /* <= batch_rows */
+    uint32_t batch_outputs;         /* > batch_sequences */
+    uint64_t step_time_ns;
+} moe_scheduler_options_t;
+
+typedef struct {
+    moe_batch_t batch;
+    moe_task_t **tasks;             /* [batch.n_sequences] */
+    uint32_t rows, decode_rows;
+} moe_plan_t;
+
+typedef struct moe_scheduler_s moe_scheduler_t;
+
+/* `cache` stays the caller's.  Every task must fit into the cache when it runs alone. */
+moe_scheduler_t *moe_scheduler_create(const moe_scheduler_options_t *options, moe_cache_t *cache,
+                                      moe_error_t *error);
+void moe_scheduler_free(moe_scheduler_t *scheduler);
+
+/* Puts a new task into the queue. */
+void moe_scheduler_add(moe_scheduler_t *scheduler, moe_task_t *task);
+
+/* Takes a task out, wherever it is, and its blocks back.  Not between plan and complete. */
+void moe_scheduler_remove(moe_scheduler_t *scheduler, moe_task_t *task);
+
+/* The next step; no sequences when nothing can run.  Valid until the next call. */
+const moe_plan_t *moe_scheduler_plan(moe_scheduler_t *scheduler);
+
+/* The planned step was run in so much time: its rows are in the cache. */
+void moe_scheduler_complete(moe_scheduler_t *scheduler, uint64_t elapsed_ns);
+
+/* A task that was not started by its deadline (it stays in the queue), or NULL. */
+moe_task_t *moe_scheduler_expired(const moe_scheduler_t *scheduler, uint64_t now_ns);
+
+/* The nearest deadline of the queue, 0 when there is none. */
+uint64_t moe_scheduler_next_deadline(const moe_scheduler_t *scheduler);
+
+uint32_t moe_scheduler_running(const moe_scheduler_t *scheduler);
+uint32_t moe_scheduler_waiting(const moe_scheduler_t *scheduler);
+uint64_t moe_scheduler_preemptions(const moe_scheduler_t *scheduler);
+
+#endif
