@@ -45,7 +45,7 @@ typedef struct {
     uint32_t credit;                /* tokens ahead of moe_engine_credit; 0: no flow control */
     const moe_log_t *log;           /* may be NULL */
     const moe_sink_t *sink;
-    void *context;                  /* of flush and changed */
+    void *sink_context;             /* of flush and changed */
 } moe_engine_options_t;
 
 typedef struct moe_engine_s moe_engine_t;

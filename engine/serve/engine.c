@@ -1,0 +1,437 @@
+/*
+ * The lock is held for a few list operations at a time, never during a step, a template or a sink
+ * call; so submitting, cancelling and asking for the state are quick whatever the model is doing.
+ *
+ * A burst cannot pile up: at most batch_sequences + queue requests are alive, preparing and running
+ * ones included.  The next one is refused before any work is spent on it.
+ */
+
+#include "engine/serve/engine_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/core/clock.h"
+
+#define DEFAULT_BATCH_SEQUENCES 64u
+#define DEFAULT_QUEUE 256u
+#define DEFAULT_QUEUE_TIMEOUT_MS 60000u
+
+
+void moe_sequence_queue_push(moe_sequence_queue_t *queue, moe_sequence_t *sequence)
+{
+    sequence->queue_next = NULL;
+    *(queue->last ? &queue->last->queue_next : &queue->first) = sequence;
+    queue->last = sequence;
+}
+
+
+moe_sequence_t *moe_sequence_queue_pop(moe_sequence_queue_t *queue)
+{
+    moe_sequence_t *sequence = queue->first;
+
+    if (sequence) {
+        queue->first = sequence->queue_next;
+        if (queue->first == NULL) {
+            queue->last = NULL;
+        }
+        sequence->queue_next = NULL;
+    }
+    return sequence;
+}
+
+
+void moe_engine_release(moe_engine_t *engine, moe_sequence_t *sequence, moe_end_t end)
+{
+    void *client = sequence->client;
+    uint64_t id = sequence->id;
+    moe_sequence_t **link;
+
+    moe_metrics_ended(&engine->metrics, sequence, end, moe_now_ns());
+    pthread_mutex_lock(&engine->lock);
+    if (sequence->in_control) {
+        for (link = &engine->control; *link != sequence; link = &(*link)->control_next) {
+        }
+        *link = sequence->control_next;
+    }
+    moe_registry_remove(&engine->registry, sequence);
+    pthread_mutex_unlock(&engine->lock);
+    moe_sequence_free(sequence);
+    engine->sink->released(client, id);
+}
+
+
+void moe_engine_fail(moe_engine_t *engine, const moe_sequence_t *sequence, const char *field,
+                     const moe_error_t *error)
+{
+    moe_failure_t failure = {
+        .code = error->code,
+        .field = { field, field ? (uint32_t) strlen(field) : 0 },
+        .message = { error->message, (uint32_t) strlen(error->message) }
+    };
+
+    engine->sink->failed(sequence->client, sequence->id, &failure);
+}
+
+
+/* Prepares one sequence and hands it to the scheduler, or ends it. */
+static void prepare(moe_engine_t *engine, moe_sequence_t *sequence)
+{
+    moe_error_t error;
+    const char *field;
+    int rc, cancelled;
+
+    rc = moe_sequence_prepare(sequence, &engine->loaded.lexicon, &field, &error);
+    pthread_mutex_lock(&engine->lock);
+    cancelled = sequence->cancelled;
+    if (rc == 0 && !cancelled) {
+        moe_sequence_queue_push(&engine->ready, sequence);
+        pthread_cond_signal(&engine->for_scheduler);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (rc == 0 && !cancelled) {
+        return;
+    }
+    if (!cancelled) {
+        moe_engine_fail(engine, sequence, field, &error);
+    }
+    moe_engine_release(engine, sequence, cancelled ? MOE_END_CANCELLED : MOE_END_ERROR);
+    engine->sink->flush(engine->options.sink_context);
+}
+
+
+static void *prompt_thread(void *argument)
+{
+    moe_engine_t *engine = argument;
+    moe_sequence_t *sequence;
+
+    pthread_mutex_lock(&engine->lock);
+    for (;;) {
+        while (!engine->stopping && engine->submitted.first == NULL) {
+            pthread_cond_wait(&engine->for_prompts, &engine->lock);
+        }
+        if (engine->stopping) {
+            break;
+        }
+        sequence = moe_sequence_queue_pop(&engine->submitted);
+        pthread_mutex_unlock(&engine->lock);
+        prepare(engine, sequence);
+        pthread_mutex_lock(&engine->lock);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}
+
+
+static int start_threads(moe_engine_t *engine, moe_error_t *error)
+{
+    while (engine->n_threads < 1 + MOE_PROMPT_THREADS) {
+        if (pthread_create(&engine->threads[engine->n_threads], NULL,
+                           engine->n_threads ? prompt_thread : moe_engine_loop, engine) != 0)
+        {
+            return moe_fail(error, MOE_SYSTEM, "a thread cannot be started");
+        }
+        engine->n_threads++;
+    }
+    return 0;
+}
+
+
+static void init_locks(moe_engine_t *engine)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_mutex_init(&engine->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine->for_scheduler, &monotonic);
+    pthread_cond_init(&engine->for_prompts, NULL);
+    pthread_cond_init(&engine->for_loading, NULL);
+    pthread_condattr_destroy(&monotonic);
+}
+
+
+moe_engine_t *moe_engine_create(const moe_engine_options_t *options, moe_error_t *error)
+{
+    moe_engine_t *engine = calloc(1, sizeof(*engine));
+    uint32_t alive;
+
+    if (engine == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory for an engine");
+        return NULL;
+    }
+    engine->options = *options;
+    engine->options.queue = options->queue ? options->queue : DEFAULT_QUEUE;
+    engine->options.queue_timeout_ms =
+        options->queue_timeout_ms ? options->queue_timeout_ms : DEFAULT_QUEUE_TIMEOUT_MS;
+    engine->options.credit = options->credit ? options->credit : MOE_CREDIT_UNLIMITED;
+    engine->options.model = strdup(options->model);
+    engine->sink = options->sink;
+    engine->code = MOE_STATE_LOADING;
+    init_locks(engine);
+    moe_metrics_init(&engine->metrics);
+    alive = options->batch_sequences ? options->batch_sequences : DEFAULT_BATCH_SEQUENCES;
+    if (engine->options.model == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory for an engine");
+    } else if (moe_registry_init(&engine->registry, alive + engine->options.queue, error) == 0
+               && start_threads(engine, error) == 0)
+    {
+        return engine;
+    }
+    moe_engine_free(engine);
+    return NULL;
+}
+
+
+static void pick(moe_sequence_t *sequence, void *context)
+{
+    *(moe_sequence_t **) context = sequence;
+}
+
+
+void moe_engine_free(moe_engine_t *engine)
+{
+    moe_sequence_t *sequence;
+
+    pthread_mutex_lock(&engine->lock);
+    engine->stopping = 1;
+    pthread_cond_broadcast(&engine->for_scheduler);
+    pthread_cond_broadcast(&engine->for_prompts);
+    pthread_mutex_unlock(&engine->lock);
+    for (unsigned i = 0; i < engine->n_threads; i++) {
+        pthread_join(engine->threads[i], NULL);
+    }
+    while (engine->registry.count > 0) {
+        moe_registry_each(&engine->registry, pick, &sequence);
+        if (sequence->task.state != MOE_TASK_NEW) {
+            moe_scheduler_remove(engine->loaded.scheduler, &sequence->task);
+        }
+        moe_engine_release(engine, sequence, MOE_END_CANCELLED);
+    }
+    moe_registry_free(&engine->registry);
+    moe_loaded_close(&engine->loaded);
+    moe_metrics_destroy(&engine->metrics);
+    pthread_cond_destroy(&engine->for_scheduler);
+    pthread_cond_destroy(&engine->for_prompts);
+    pthread_cond_destroy(&engine->for_loading);
+    pthread_mutex_destroy(&engine->lock);
+    free((char *) engine->options.model);
+    free(engine);
+}
+
+
+int moe_engine_wait(moe_engine_t *engine, moe_error_t *error)
+{
+    int failed;
+
+    pthread_mutex_lock(&engine->lock);
+    while (engine->code == MOE_STATE_LOADING) {
+        pthread_cond_wait(&engine->for_loading, &engine->lock);
+    }
+    failed = engine->code == MOE_STATE_FAILED;
+    pthread_mutex_unlock(&engine->lock);
+    if (failed) {
+        *error = engine->load_error;
+    }
+    return failed ? -1 : 0;
+}
+
+
+/* Whether a request can be taken now; the lock is held. */
+static int check_admission(const moe_engine_t *engine, const void *client, uint64_t id,
+                           moe_error_t *error)
+{
+    switch (engine->code) {
+    case MOE_STATE_LOADING:
+        return moe_fail(error, MOE_UNAVAILABLE, "the model is being loaded");
+    case MOE_STATE_DRAINING:
+        return moe_fail(error, MOE_UNAVAILABLE, "the engine is shutting down");
+    case MOE_STATE_FAILED:
+        return moe_fail(error, MOE_UNAVAILABLE, "the model cannot be loaded: %s",
+                        engine->load_error.message);
+    default:
+        break;
+    }
+    if (moe_registry_find(&engine->registry, client, id)) {
+        return moe_fail(error, MOE_INVALID, "request %llu exists already",
+                        (unsigned long long) id);
+    }
+    if (engine->registry.count >= engine->registry.limit) {
+        return moe_fail(error, MOE_LIMIT, "the queue is full: %u requests are running or waiting",
+                        engine->registry.count);
+    }
+    return 0;
+}
+
+
+int moe_engine_submit(moe_engine_t *engine, void *client, uint64_t id, moe_request_t *request,
+                      moe_error_t *error)
+{
+    moe_sequence_t *sequence;
+    uint64_t now = moe_now_ns();
+    int rc;
+
+    sequence = moe_sequence_create(request, client, id, engine->options.credit, now, error);
+    if (sequence == NULL) {
+        return -1;
+    }
+    sequence->task.deadline_ns = now + engine->options.queue_timeout_ms * 1000000ull;
+    pthread_mutex_lock(&engine->lock);
+    rc = check_admission(engine, client, id, error);
+    if (rc == 0) {
+        moe_registry_add(&engine->registry, sequence);
+        moe_sequence_queue_push(&engine->submitted, sequence);
+        pthread_cond_signal(&engine->for_prompts);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (rc != 0) {
+        sequence->request = NULL;
+        moe_sequence_free(sequence);
+    }
+    return rc;
+}
+
+
+/* Makes the scheduler look at a sequence before its next step; the lock is held. */
+static void control(moe_engine_t *engine, moe_sequence_t *sequence)
+{
+    if (!sequence->in_control) {
+        sequence->in_control = 1;
+        sequence->control_next = engine->control;
+        engine->control = sequence;
+        pthread_cond_signal(&engine->for_scheduler);
+    }
+}
+
+
+void moe_engine_cancel(moe_engine_t *engine, void *client, uint64_t id)
+{
+    moe_sequence_t *sequence;
+
+    pthread_mutex_lock(&engine->lock);
+    sequence = moe_registry_find(&engine->registry, client, id);
+    if (sequence) {
+        sequence->cancelled = 1;
+        control(engine, sequence);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+
+typedef struct {
+    moe_engine_t *engine;
+    const void *client;
+} cancellation_t;
+
+
+static void cancel_of_client(moe_sequence_t *sequence, void *context)
+{
+    const cancellation_t *cancellation = context;
+
+    if (sequence->client == cancellation->client) {
+        sequence->cancelled = 1;
+        control(cancellation->engine, sequence);
+    }
+}
+
+
+void moe_engine_cancel_all(moe_engine_t *engine, void *client)
+{
+    cancellation_t cancellation = { engine, client };
+
+    pthread_mutex_lock(&engine->lock);
+    moe_registry_each(&engine->registry, cancel_of_client, &cancellation);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+
+void moe_engine_credit(moe_engine_t *engine, void *client, uint64_t id, uint32_t tokens)
+{
+    moe_sequence_t *sequence;
+
+    pthread_mutex_lock(&engine->lock);
+    sequence = moe_registry_find(&engine->registry, client, id);
+    if (sequence) {
+        sequence->credit_added = tokens > UINT32_MAX - sequence->credit_added
+                                     ? UINT32_MAX : sequence->credit_added + tokens;
+        control(engine, sequence);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+
+void moe_engine_drain(moe_engine_t *engine)
+{
+    int changed;
+
+    pthread_mutex_lock(&engine->lock);
+    changed = engine->code == MOE_STATE_READY;
+    if (changed) {
+        engine->code = MOE_STATE_DRAINING;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (changed) {
+        engine->sink->changed(engine->options.sink_context);
+    }
+}
+
+
+uint32_t moe_engine_alive(moe_engine_t *engine)
+{
+    uint32_t alive;
+
+    pthread_mutex_lock(&engine->lock);
+    alive = engine->registry.count;
+    pthread_mutex_unlock(&engine->lock);
+    return alive;
+}
+
+
+void moe_engine_state(moe_engine_t *engine, moe_state_t *state)
+{
+    uint64_t began = atomic_load(&engine->step_began_ns), now = moe_now_ns();
+
+    memset(state, 0, sizeof(*state));
+    state->progress = atomic_load(&engine->progress);
+    state->steps = atomic_load(&engine->steps);
+    state->running = atomic_load(&engine->running);
+    state->step_started_ns = began && now > began ? now - began : 0;
+    pthread_mutex_lock(&engine->lock);
+    state->code = engine->code;
+    state->waiting = engine->registry.count;
+    state->loaded_unix = engine->loaded_unix;
+    pthread_mutex_unlock(&engine->lock);
+    /* Two snapshots: what ended in between runs no more. */
+    state->running = state->running < state->waiting ? state->running : state->waiting;
+    state->waiting -= state->running;
+    if (state->code == MOE_STATE_READY || state->code == MOE_STATE_DRAINING) {
+        state->context = engine->loaded.lexicon.context;
+        state->vocabulary = engine->loaded.model->vocabulary;
+    } else if (state->code == MOE_STATE_FAILED) {
+        state->message.data = engine->load_error.message;
+        state->message.size = (uint32_t) strlen(engine->load_error.message);
+    }
+}
+
+
+void moe_engine_stats(moe_engine_t *engine, moe_stats_t *stats)
+{
+    moe_state_t state;
+
+    moe_engine_state(engine, &state);
+    moe_metrics_read(&engine->metrics, stats);
+    stats->running = state.running;
+    stats->waiting = state.waiting;
+}
+
+
+const moe_lexicon_t *moe_engine_lexicon(const moe_engine_t *engine)
+{
+    return engine->loaded.lexicon.model ? &engine->loaded.lexicon : NULL;
+}
+
+
+const char *moe_engine_isa(const moe_engine_t *engine)
+{
+    return moe_forward_isa(engine->loaded.forward);
+}

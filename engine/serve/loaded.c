@@ -1,0 +1,153 @@
+/*
+ * The order of loading is that of cost: configuration, tokenizer and template are read before any
+ * weight is touched, so a wrong file is reported in milliseconds.
+ */
+
+#include "engine/serve/loaded.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_KV_CACHE (1ull << 30)
+#define DEFAULT_BATCH_TOKENS 512u
+#define DEFAULT_BATCH_SEQUENCES 64u
+#define DEFAULT_STEP_TIME_MS 50u
+#define PROMPT_OUTPUTS 32u          /* rows of a step whose logits only prompt_logprobs wants */
+
+
+static int open_texts(moe_loaded_t *loaded, const char *directory, moe_error_t *error)
+{
+    const moe_model_t *model = loaded->model;
+    size_t size;
+
+    loaded->tokenizer = moe_tokenizer_load(directory, error);
+    if (loaded->tokenizer == NULL) {
+        return -1;
+    }
+    loaded->chat = moe_chat_load(directory, NULL, error);
+    loaded->usable = malloc(model->vocabulary);
+    if (loaded->chat == NULL) {
+        return -1;
+    }
+    if (loaded->usable == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory for %u tokens", model->vocabulary);
+    }
+    if (moe_tokenizer_size(loaded->tokenizer) > model->vocabulary) {
+        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.json: has %u tokens, config.json says"
+                        " vocab_size %u", moe_tokenizer_size(loaded->tokenizer),
+                        model->vocabulary);
+    }
+    for (uint32_t id = 0; id < model->vocabulary; id++) {
+        loaded->usable[id] = moe_tokenizer_piece(loaded->tokenizer, id, &size) != NULL;
+    }
+    return 0;
+}
+
+
+static uint32_t or_default(uint32_t value, uint32_t otherwise)
+{
+    return value ? value : otherwise;
+}
+
+
+static int open_forward(moe_loaded_t *loaded, const moe_engine_options_t *options,
+                        moe_forward_options_t *forward, moe_error_t *error)
+{
+    uint32_t longest = loaded->model->context;
+
+    if (options->context > longest) {
+        return moe_fail(error, MOE_INVALID, "context %u exceeds the %u tokens that the model was"
+                        " made for (max_position_embeddings)", options->context, longest);
+    }
+    forward->threads = options->threads ? options->threads : moe_cpu_count();
+    forward->cache_bytes = options->kv_cache ? options->kv_cache : DEFAULT_KV_CACHE;
+    forward->context = or_default(options->context, longest);
+    forward->batch_rows = or_default(options->batch_tokens, DEFAULT_BATCH_TOKENS);
+    forward->batch_sequences = or_default(options->batch_sequences, DEFAULT_BATCH_SEQUENCES);
+    if (forward->batch_sequences > forward->batch_rows) {
+        forward->batch_sequences = forward->batch_rows;
+    }
+    forward->batch_outputs = forward->batch_sequences + PROMPT_OUTPUTS;
+    loaded->forward = moe_forward_create(loaded->model, forward, error);
+    return loaded->forward ? 0 : -1;
+}
+
+
+static int open_scheduler(moe_loaded_t *loaded, const moe_engine_options_t *options,
+                          const moe_forward_options_t *forward, moe_error_t *error)
+{
+    moe_scheduler_options_t scheduler = {
+        .batch_rows = forward->batch_rows,
+        .batch_sequences = forward->batch_sequences,
+        .batch_outputs = forward->batch_outputs,
+        .step_time_ns = or_default(options->step_time_ms, DEFAULT_STEP_TIME_MS) * 1000000ull
+    };
+    uint32_t blocks = moe_forward_blocks(loaded->forward), context = forward->context;
+
+    if (blocks < moe_cache_blocks_for(context)) {
+        context = blocks * MOE_BLOCK_TOKENS;
+        moe_log(options->log, MOE_LOG_WARN, "kv_cache holds %u tokens, less than the context of"
+                " %u: that is the longest sequence now", context, forward->context);
+    }
+    loaded->cache = moe_cache_create(blocks, error);
+    if (loaded->cache == NULL) {
+        return -1;
+    }
+    loaded->scheduler = moe_scheduler_create(&scheduler, loaded->cache, error);
+    loaded->sampler = moe_sampler_create(loaded->model->vocabulary, loaded->usable, error);
+    loaded->lexicon = (moe_lexicon_t) {
+        .model = loaded->model,
+        .tokenizer = loaded->tokenizer,
+        .chat = loaded->chat,
+        .context = context,
+        .usable = loaded->usable
+    };
+    return loaded->scheduler && loaded->sampler ? 0 : -1;
+}
+
+
+int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
+                    void (*progress)(void *context, uint64_t done, uint64_t total),
+                    void *progress_context, moe_error_t *error)
+{
+    moe_forward_options_t forward = {
+        .progress = progress,
+        .progress_context = progress_context
+    };
+
+    memset(loaded, 0, sizeof(*loaded));
+    loaded->model = moe_model_open(options->model, error);
+    if (loaded->model == NULL) {
+        return -1;
+    }
+    if (open_texts(loaded, options->model, error) != 0
+        || open_forward(loaded, options, &forward, error) != 0
+        || open_scheduler(loaded, options, &forward, error) != 0)
+    {
+        moe_loaded_close(loaded);
+        return -1;
+    }
+    return 0;
+}
+
+
+void moe_loaded_close(moe_loaded_t *loaded)
+{
+    moe_sampler_free(loaded->sampler);
+    moe_scheduler_free(loaded->scheduler);
+    moe_cache_free(loaded->cache);
+    if (loaded->forward) {
+        moe_forward_free(loaded->forward);
+    }
+    free(loaded->usable);
+    if (loaded->chat) {
+        moe_chat_free(loaded->chat);
+    }
+    if (loaded->tokenizer) {
+        moe_tokenizer_free(loaded->tokenizer);
+    }
+    if (loaded->model) {
+        moe_model_close(loaded->model);
+    }
+    memset(loaded, 0, sizeof(*loaded));
+}

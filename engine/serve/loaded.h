@@ -1,0 +1,30 @@
+/*
+ * Everything that exists once a model is loaded: made together, freed together, immutable but for
+ * what the scheduler thread runs.
+ */
+
+#ifndef MOE_LOADED_H
+#define MOE_LOADED_H
+
+#include "engine/serve/engine.h"
+
+typedef struct {
+    moe_model_t *model;
+    moe_tokenizer_t *tokenizer;
+    moe_chat_t *chat;
+    moe_forward_t *forward;
+    moe_cache_t *cache;
+    moe_scheduler_t *scheduler;
+    moe_sampler_t *sampler;
+    uint8_t *usable;
+    moe_lexicon_t lexicon;
+} moe_loaded_t;
+
+/* Zeroes of `options` stand for the defaults of engine.h.  -1 with the error of what failed, and
+ * nothing left to close. */
+int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
+                    void (*progress)(void *context, uint64_t done, uint64_t total),
+                    void *progress_context, moe_error_t *error);
+void moe_loaded_close(moe_loaded_t *loaded);
+
+#endif

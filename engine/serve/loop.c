@@ -1,0 +1,297 @@
+/*
+ * The scheduler thread: loads the model, then
+ *
+ *     take what other threads left (prepared sequences, cancellations, credits)
+ *     plan a step; sleep when there is nothing to run
+ *     run it; draw tokens, give events to the sink; flush once
+ *
+ * So a cancellation acts before the next step, and a step's events travel together.
+ */
+
+#include <stdlib.h>
+
+#include "engine/core/clock.h"
+#include "engine/serve/engine_internal.h"
+
+
+static void set_progress(void *context, uint64_t done, uint64_t total)
+{
+    moe_engine_t *engine = context;
+
+    atomic_store(&engine->progress, total ? (unsigned) (done * 100 / total) : 0);
+}
+
+
+static int load(moe_engine_t *engine)
+{
+    const moe_log_t *log = engine->options.log;
+    uint64_t began = moe_now_ns();
+    moe_error_t error;
+    int rc;
+
+    rc = moe_loaded_open(&engine->loaded, &engine->options, set_progress, engine, &error);
+    if (rc == 0) {
+        moe_metrics_loaded(&engine->metrics, moe_now_ns() - began,
+                           moe_cache_blocks(engine->loaded.cache));
+        moe_log(log, MOE_LOG_NOTICE, "%s loaded in %.2f s: %s, context %u, cache of %u tokens",
+                engine->options.model, (double) (moe_now_ns() - began) * 1e-9,
+                moe_forward_isa(engine->loaded.forward), engine->loaded.lexicon.context,
+                moe_cache_blocks(engine->loaded.cache) * MOE_BLOCK_TOKENS);
+    } else {
+        moe_log(log, MOE_LOG_ERR, "%s: %s", engine->options.model, error.message);
+    }
+    pthread_mutex_lock(&engine->lock);
+    if (rc != 0) {
+        engine->load_error = error;
+    }
+    engine->code = rc == 0 ? MOE_STATE_READY : MOE_STATE_FAILED;
+    engine->loaded_unix = (uint64_t) time(NULL);
+    pthread_cond_broadcast(&engine->for_loading);
+    pthread_mutex_unlock(&engine->lock);
+    engine->sink->changed(engine->options.sink_context);
+    return rc;
+}
+
+
+/* Takes a sequence out of the scheduler and ends it. */
+static void end(moe_engine_t *engine, moe_sequence_t *sequence, moe_end_t how)
+{
+    moe_scheduler_remove(engine->loaded.scheduler, &sequence->task);
+    moe_engine_release(engine, sequence, how);
+}
+
+
+/* Sleeps until there is something to do; the lock is held. */
+static void wait_for_work(moe_engine_t *engine)
+{
+    uint64_t deadline = moe_scheduler_next_deadline(engine->loaded.scheduler);
+    struct timespec at = {
+        .tv_sec = (time_t) (deadline / 1000000000u),
+        .tv_nsec = (long) (deadline % 1000000000u)
+    };
+    int rc = 0;
+
+    while (rc == 0 && !engine->stopping && !engine->ready.first && !engine->control) {
+        if (deadline == 0) {
+            pthread_cond_wait(&engine->for_scheduler, &engine->lock);
+        } else {
+            rc = pthread_cond_timedwait(&engine->for_scheduler, &engine->lock, &at);
+        }
+    }
+}
+
+
+/* Applies credits and picks the cancelled sequences out, chained by queue_next; the lock is held.
+ * A sequence that is still being prepared is left to its prompt thread. */
+static moe_sequence_t *take_control(moe_engine_t *engine)
+{
+    moe_sequence_t *cancelled = NULL, *sequence;
+
+    while ((sequence = engine->control) != NULL) {
+        engine->control = sequence->control_next;
+        sequence->in_control = 0;
+        if (sequence->credit != MOE_CREDIT_UNLIMITED) {
+            uint32_t room = MOE_CREDIT_UNLIMITED - 1 - sequence->credit;
+
+            sequence->credit += sequence->credit_added < room ? sequence->credit_added : room;
+            sequence->task.paused = sequence->credit == 0;
+        }
+        sequence->credit_added = 0;
+        if (sequence->cancelled && sequence->task.state != MOE_TASK_NEW) {
+            sequence->queue_next = cancelled;
+            cancelled = sequence;
+        }
+    }
+    return cancelled;
+}
+
+
+/* Returns 0 when the engine stops. */
+static int take_input(moe_engine_t *engine, int idle)
+{
+    moe_scheduler_t *scheduler = engine->loaded.scheduler;
+    moe_sequence_t *sequence, *cancelled, *next;
+    int stopping;
+
+    pthread_mutex_lock(&engine->lock);
+    if (idle) {
+        wait_for_work(engine);
+    }
+    while ((sequence = moe_sequence_queue_pop(&engine->ready)) != NULL) {
+        moe_scheduler_add(scheduler, &sequence->task);
+    }
+    cancelled = take_control(engine);
+    stopping = engine->stopping;
+    pthread_mutex_unlock(&engine->lock);
+    if (cancelled) {
+        for (; cancelled; cancelled = next) {
+            next = cancelled->queue_next;
+            end(engine, cancelled, MOE_END_CANCELLED);
+        }
+        engine->sink->flush(engine->options.sink_context);
+    }
+    return !stopping;
+}
+
+
+static void drop_expired(moe_engine_t *engine)
+{
+    moe_error_t error;
+    moe_task_t *task;
+    int any = 0;
+
+    while ((task = moe_scheduler_expired(engine->loaded.scheduler, moe_now_ns())) != NULL) {
+        moe_fail(&error, MOE_UNAVAILABLE, "the request waited %u ms for its turn",
+                 engine->options.queue_timeout_ms);
+        moe_engine_fail(engine, (moe_sequence_t *) task, NULL, &error);
+        end(engine, (moe_sequence_t *) task, MOE_END_ERROR);
+        any = 1;
+    }
+    if (any) {
+        engine->sink->flush(engine->options.sink_context);
+    }
+}
+
+
+static void emit_started(moe_engine_t *engine, const moe_sequence_t *sequence)
+{
+    uint32_t flags = sequence->request->flags;
+    moe_started_t started = {
+        .prompt_tokens = sequence->n_prompt,
+        .queue_ns = sequence->scheduled_ns - sequence->arrival_ns,
+        .prefill_ns = sequence->first_token_ns - sequence->scheduled_ns,
+        .n_prompt_ids = flags & MOE_REQUEST_PROMPT_IDS ? sequence->n_prompt : 0,
+        .n_logprobs = sequence->prompt_logprobs ? sequence->n_prompt : 0
+    };
+
+    if (flags & MOE_REQUEST_ECHO) {
+        started.prompt_text = sequence->prompt_text;
+    }
+    engine->sink->started(sequence->client, sequence->id, &started, sequence->tokens,
+                          sequence->prompt_logprobs);
+}
+
+
+static void emit_tokens(moe_engine_t *engine, const moe_sequence_t *sequence)
+{
+    moe_string_t text = { sequence->text.data, (uint32_t) sequence->text.size };
+    uint32_t id = moe_sequence_last_id(sequence);
+
+    engine->sink->tokens(sequence->client, sequence->id, text, &id, 1,
+                         sequence->request->logprobs >= 0 ? &sequence->logprob : NULL);
+}
+
+
+static void emit_done(moe_engine_t *engine, const moe_sequence_t *sequence)
+{
+    moe_done_t done = {
+        .reason = sequence->finish,
+        .stop_id = sequence->stop_id,
+        .prompt_tokens = sequence->n_prompt,
+        .completion_tokens = sequence->generated,
+        .decode_ns = sequence->generated ? sequence->last_token_ns - sequence->first_token_ns : 0
+    };
+
+    if (sequence->stop_index >= 0) {
+        done.stop = sequence->request->stops[sequence->stop_index];
+    }
+    engine->sink->done(sequence->client, sequence->id, &done);
+}
+
+
+/* Events of a sequence after a step that gave it a token (or its end). */
+static void emit(moe_engine_t *engine, moe_sequence_t *sequence, uint64_t previous_ns)
+{
+    if (previous_ns == 0) {
+        moe_metrics_started(&engine->metrics, sequence);
+        emit_started(engine, sequence);
+    } else {
+        moe_metrics_token(&engine->metrics, sequence, previous_ns);
+    }
+    if (sequence->n_new > 0) {
+        emit_tokens(engine, sequence);
+        if (sequence->credit != MOE_CREDIT_UNLIMITED) {
+            sequence->credit--;
+            sequence->task.paused = sequence->credit == 0;
+        }
+    }
+    if (sequence->finish) {
+        emit_done(engine, sequence);
+        end(engine, sequence,
+            sequence->finish == MOE_FINISH_STOP ? MOE_END_STOP : MOE_END_LENGTH);
+    }
+}
+
+
+/* Hands each sequence of the step its rows of logits. */
+static void take_outputs(moe_engine_t *engine, const moe_plan_t *plan, const float *logits)
+{
+    uint64_t now = moe_now_ns();
+    moe_error_t error;
+
+    for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
+        moe_sequence_t *sequence = (moe_sequence_t *) plan->tasks[i];
+        uint64_t previous_ns = sequence->last_token_ns;
+        size_t rows = sequence->task.step_outputs;
+        int rc = moe_sequence_advance(sequence, engine->loaded.sampler, logits, now, &error);
+
+        if (rc > 0) {
+            emit(engine, sequence, previous_ns);
+        } else if (rc < 0) {
+            moe_engine_fail(engine, sequence, NULL, &error);
+            end(engine, sequence, MOE_END_ERROR);
+        }
+        logits += rows * engine->loaded.model->vocabulary;
+    }
+}
+
+
+static void run_step(moe_engine_t *engine, const moe_plan_t *plan)
+{
+    moe_loaded_t *loaded = &engine->loaded;
+    uint64_t began = moe_now_ns();
+    const float *logits;
+
+    for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
+        moe_sequence_t *sequence = (moe_sequence_t *) plan->tasks[i];
+
+        if (sequence->scheduled_ns == 0) {
+            sequence->scheduled_ns = began;
+        }
+    }
+    atomic_store(&engine->step_began_ns, began);
+    logits = moe_forward_step(loaded->forward, &plan->batch);
+    moe_scheduler_complete(loaded->scheduler, moe_now_ns() - began);
+    take_outputs(engine, plan, logits);
+    atomic_fetch_add(&engine->steps, 1);
+    atomic_store(&engine->step_began_ns, 0);
+}
+
+
+void *moe_engine_loop(void *argument)
+{
+    moe_engine_t *engine = argument;
+    moe_loaded_t *loaded = &engine->loaded;
+    const moe_plan_t *plan;
+    int idle = 1;
+
+    if (load(engine) != 0) {
+        return NULL;
+    }
+    while (take_input(engine, idle)) {
+        drop_expired(engine);
+        plan = moe_scheduler_plan(loaded->scheduler);
+        atomic_store(&engine->running, moe_scheduler_running(loaded->scheduler));
+        idle = plan->batch.n_sequences == 0;
+        if (!idle) {
+            run_step(engine, plan);
+        }
+        moe_metrics_step(&engine->metrics, idle ? 0 : plan->rows,
+                         moe_cache_blocks(loaded->cache) - moe_cache_unused(loaded->cache),
+                         moe_scheduler_preemptions(loaded->scheduler));
+        if (!idle) {
+            engine->sink->flush(engine->options.sink_context);
+        }
+    }
+    return NULL;
+}
