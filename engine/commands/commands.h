@@ -7,6 +7,8 @@
 #ifndef MOE_COMMANDS_H
 #define MOE_COMMANDS_H
 
+#include <stdint.h>
+
 #include "engine/core/error.h"
 
 typedef struct {
@@ -16,12 +18,18 @@ typedef struct {
     int (*run)(int argc, char **argv);
 } moe_command_t;
 
+extern const moe_command_t moe_command_bench;
 extern const moe_command_t moe_command_inspect;
 extern const moe_command_t moe_command_logits;
 extern const moe_command_t moe_command_tokenize;
+extern const moe_command_t moe_command_run;
+extern const moe_command_t moe_command_serve;
 
 /* Prints "moe-engine: message" to stderr; returns 1. */
 int moe_command_fail(const moe_error_t *error);
+
+/* A whole number in [low, high]; -1 when `text` is none. */
+int moe_command_number(const char *text, uint64_t low, uint64_t high, uint64_t *value);
 
 /* Prints how to call a command after a wrong option; returns 1. */
 int moe_command_usage(const moe_command_t *command, const char *what);

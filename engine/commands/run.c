@@ -1,0 +1,225 @@
+/* moe-engine run: one prompt or question; the text goes to stdout as it is generated. */
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/commands/commands.h"
+#include "engine/commands/session.h"
+#include "engine/model/mapping.h"
+
+typedef struct {
+    const char *model, *prompt, *chat;
+    uint64_t threads;
+    moe_request_t request;
+} arguments_t;
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int released;
+    uint64_t queue_ns, prefill_ns;
+    moe_done_t done;            /* `stop` is not kept */
+    moe_error_t error;
+} answer_t;
+
+
+static void on_started(void *client, uint64_t id, const moe_started_t *started,
+                       const uint32_t *prompt_ids, const moe_logprob_t *logprobs)
+{
+    answer_t *answer = client;
+
+    answer->queue_ns = started->queue_ns;
+    answer->prefill_ns = started->prefill_ns;
+}
+
+
+static void on_tokens(void *client, uint64_t id, moe_string_t text, const uint32_t *ids,
+                      uint32_t n_ids, const moe_logprob_t *logprobs)
+{
+    fwrite(text.data, 1, text.size, stdout);
+    fflush(stdout);
+}
+
+
+static void on_done(void *client, uint64_t id, const moe_done_t *done)
+{
+    answer_t *answer = client;
+
+    answer->done = *done;
+}
+
+
+static void on_failed(void *client, uint64_t id, const moe_failure_t *failure)
+{
+    answer_t *answer = client;
+
+    moe_fail(&answer->error, failure->code, "%.*s", (int) failure->message.size,
+             failure->message.data);
+}
+
+
+static void on_released(void *client, uint64_t id)
+{
+    answer_t *answer = client;
+
+    pthread_mutex_lock(&answer->lock);
+    answer->released = 1;
+    pthread_cond_signal(&answer->changed);
+    pthread_mutex_unlock(&answer->lock);
+}
+
+
+static const moe_sink_t sink = {
+    on_started,
+    on_tokens,
+    on_done,
+    on_failed,
+    on_released,
+    moe_session_ignore,
+    moe_session_ignore
+};
+
+
+static int set_option(arguments_t *a, const char *name, const char *value)
+{
+    uint64_t number;
+    char *end;
+
+    if (strcmp(name, "-p") == 0) {
+        a->prompt = value;
+    } else if (strcmp(name, "--chat") == 0) {
+        a->chat = value;
+    } else if (strcmp(name, "-n") == 0) {
+        a->request.given |= MOE_GIVEN_MAX_TOKENS;
+        if (moe_command_number(value, 1, UINT32_MAX, &number) != 0) {
+            return -1;
+        }
+        a->request.max_tokens = (uint32_t) number;
+    } else if (strcmp(name, "--temperature") == 0) {
+        a->request.given |= MOE_GIVEN_TEMPERATURE;
+        a->request.temperature = strtof(value, &end);
+        return *value != '\0' && *end == '\0' ? 0 : -1;
+    } else if (strcmp(name, "--seed") == 0) {
+        a->request.given |= MOE_GIVEN_SEED;
+        return moe_command_number(value, 0, UINT64_MAX, &a->request.seed);
+    } else if (strcmp(name, "--threads") == 0) {
+        return moe_command_number(value, 1, 1024, &a->threads);
+    } else {
+        return -1;
+    }
+    return 0;
+}
+
+
+static int parse_arguments(int argc, char **argv, arguments_t *a)
+{
+    memset(a, 0, sizeof(*a));
+    moe_request_defaults(&a->request);
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] != '-' && a->model == NULL) {
+            a->model = argv[i];
+            continue;
+        }
+        if (i + 1 == argc || set_option(a, argv[i], argv[i + 1]) != 0) {
+            return moe_command_usage(&moe_command_run, argv[i]);
+        }
+        i++;
+    }
+    if (a->model == NULL || (a->prompt == NULL) == (a->chat == NULL)) {
+        return moe_command_usage(&moe_command_run, "a model directory and one of -p and --chat"
+                                 " are needed");
+    }
+    return 0;
+}
+
+
+static int answer_prompt(moe_engine_t *engine, arguments_t *a, answer_t *answer)
+{
+    json_t *messages = NULL;
+    char *dumped = NULL;
+    int rc;
+
+    if (a->chat) {
+        messages = json_pack("[{s:s, s:s}]", "role", "user", "content", a->chat);
+        dumped = messages ? json_dumps(messages, JSON_COMPACT) : NULL;
+        json_decref(messages);
+        if (dumped == NULL) {
+            return moe_fail(&answer->error, MOE_INVALID, "--chat: not valid UTF-8");
+        }
+        a->request.kind = MOE_PROMPT_CHAT;
+    }
+    a->request.prompt.data = dumped ? dumped : a->prompt;
+    a->request.prompt.size = (uint32_t) strlen(a->request.prompt.data);
+    rc = moe_session_submit(engine, answer, 1, &a->request, &answer->error);
+    free(dumped);
+    if (rc != 0) {
+        return -1;
+    }
+    pthread_mutex_lock(&answer->lock);
+    while (!answer->released) {
+        pthread_cond_wait(&answer->changed, &answer->lock);
+    }
+    pthread_mutex_unlock(&answer->lock);
+    return answer->error.code == MOE_OK ? 0 : -1;
+}
+
+
+static double rate(uint32_t tokens, uint64_t ns)
+{
+    return ns ? tokens * 1e9 / (double) ns : 0.0;
+}
+
+
+static void print_statistics(const moe_engine_t *engine, const answer_t *answer)
+{
+    const moe_done_t *done = &answer->done;
+    uint32_t later = done->completion_tokens ? done->completion_tokens - 1 : 0;
+
+    printf("\n");
+    fprintf(stderr, "%s; prompt: %u tokens, %.1f ms, %.0f tokens/s; generated: %u tokens,"
+            " %.1f ms, %.0f tokens/s; finish: %s\n", moe_engine_isa(engine), done->prompt_tokens,
+            (double) answer->prefill_ns * 1e-6, rate(done->prompt_tokens, answer->prefill_ns),
+            done->completion_tokens, (double) done->decode_ns * 1e-6, rate(later, done->decode_ns),
+            done->reason == MOE_FINISH_STOP ? "stop" : "length");
+}
+
+
+static int run(int argc, char **argv)
+{
+    answer_t answer = {
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .changed = PTHREAD_COND_INITIALIZER
+    };
+    moe_engine_options_t options = { .sink = &sink, .batch_sequences = 1 };
+    moe_engine_t *engine;
+    arguments_t a;
+    int rc;
+
+    if (parse_arguments(argc, argv, &a) != 0) {
+        return 1;
+    }
+    moe_mapping_handle_sigbus();
+    options.model = a.model;
+    options.threads = (unsigned) a.threads;
+    engine = moe_session_open(&options, &answer.error);
+    if (engine == NULL) {
+        return moe_command_fail(&answer.error);
+    }
+    rc = answer_prompt(engine, &a, &answer);
+    if (rc == 0) {
+        print_statistics(engine, &answer);
+    }
+    moe_engine_free(engine);
+    return rc == 0 ? 0 : moe_command_fail(&answer.error);
+}
+
+
+const moe_command_t moe_command_run = {
+    .name = "run",
+    .usage = "MODEL -p TEXT | --chat TEXT [-n N] [--temperature T] [--seed S] [--threads N]",
+    .help = "continue a text or answer a question",
+    .run = run
+};
