@@ -1,0 +1,418 @@
+/*
+ * The scheduler, driven by made-up tasks and times.  A task here wants `goal` tokens after its
+ * prompt; each step that computes its last known token gives it the next.
+ */
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/serve/scheduler.h"
+
+#define MS 1000000ull
+#define TASKS 24u
+
+typedef struct {
+    moe_task_t task;
+    uint32_t n_prompt, goal;
+    uint32_t tokens[512];
+} job_t;
+
+typedef struct {
+    moe_cache_t *cache;
+    moe_scheduler_t *scheduler;
+    moe_scheduler_options_t options;
+} bench_t;
+
+
+static void set_up(bench_t *bench, uint32_t blocks, uint32_t rows, uint32_t sequences)
+{
+    moe_error_t error;
+
+    bench->options = (moe_scheduler_options_t) {
+        .batch_rows = rows,
+        .batch_sequences = sequences,
+        .batch_outputs = sequences + 4,
+        .step_time_ns = 50 * MS
+    };
+    bench->cache = moe_cache_create(blocks, &error);
+    bench->scheduler = moe_scheduler_create(&bench->options, bench->cache, &error);
+    assert_non_null(bench->cache);
+    assert_non_null(bench->scheduler);
+}
+
+
+/* Everything was given back. */
+static void tear_down(bench_t *bench)
+{
+    assert_int_equal(moe_cache_blocks(bench->cache), moe_cache_unused(bench->cache));
+    assert_int_equal(0, moe_scheduler_running(bench->scheduler));
+    assert_int_equal(0, moe_scheduler_waiting(bench->scheduler));
+    moe_scheduler_free(bench->scheduler);
+    moe_cache_free(bench->cache);
+}
+
+
+static void add(bench_t *bench, job_t *job, uint32_t n_prompt, uint32_t goal, int32_t priority)
+{
+    moe_error_t error;
+
+    memset(job, 0, sizeof(*job));
+    job->n_prompt = n_prompt;
+    job->goal = goal;
+    job->task.tokens = job->tokens;
+    job->task.n_tokens = n_prompt;
+    job->task.outputs_from = n_prompt - 1;
+    job->task.priority = priority;
+    assert_int_equal(0, moe_block_table_init(&job->task.table, n_prompt + goal, &error));
+    moe_scheduler_add(bench->scheduler, &job->task);
+}
+
+
+static void finish(bench_t *bench, job_t *job)
+{
+    moe_scheduler_remove(bench->scheduler, &job->task);
+    moe_block_table_free(&job->task.table);
+}
+
+
+/* What every plan must keep to. */
+static void check_plan(const bench_t *bench, const moe_plan_t *plan)
+{
+    uint32_t rows = 0, outputs = 0;
+
+    assert_true(plan->batch.n_sequences <= bench->options.batch_sequences);
+    for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
+        const moe_batch_sequence_t *s = &plan->batch.sequences[i];
+        const moe_task_t *task = plan->tasks[i];
+
+        assert_int_equal(MOE_TASK_RUNNING, task->state);
+        assert_false(task->paused);
+        assert_true(s->n_tokens >= 1 && s->n_outputs <= s->n_tokens);
+        assert_int_equal(task->computed, s->position);
+        assert_ptr_equal(task->tokens + s->position, s->tokens);
+        assert_true(s->position + s->n_tokens <= task->n_tokens);
+        assert_true(moe_cache_blocks_for(s->position + s->n_tokens) <= task->table.count);
+        if (s->position + s->n_tokens == task->n_tokens) {
+            assert_true(s->n_outputs >= 1);
+        }
+        rows += s->n_tokens;
+        outputs += s->n_outputs;
+        for (uint32_t j = 0; j < i; j++) {
+            assert_ptr_not_equal(task, plan->tasks[j]);
+        }
+    }
+    assert_int_equal(rows, plan->rows);
+    assert_true(rows <= bench->options.batch_rows);
+    assert_true(outputs <= bench->options.batch_outputs);
+}
+
+
+/* One step that takes `row_ns` per row; finished jobs leave.  Returns its rows. */
+static uint32_t step(bench_t *bench, uint64_t row_ns)
+{
+    const moe_plan_t *plan = moe_scheduler_plan(bench->scheduler);
+
+    check_plan(bench, plan);
+    if (plan->batch.n_sequences == 0) {
+        return 0;
+    }
+    moe_scheduler_complete(bench->scheduler, plan->rows * row_ns);
+    for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
+        job_t *job = (job_t *) plan->tasks[i];
+
+        if (job->task.computed < job->task.n_tokens) {
+            continue;
+        }
+        job->tokens[job->task.n_tokens++] = 1;
+        job->task.outputs_from = job->task.n_tokens - 1;
+        if (job->task.n_tokens == job->n_prompt + job->goal) {
+            finish(bench, job);
+        }
+    }
+    return plan->rows;
+}
+
+
+static uint32_t generated(const job_t *job)
+{
+    return job->task.n_tokens - job->n_prompt;
+}
+
+
+static void test_one(void **state)
+{
+    bench_t bench;
+    job_t job;
+
+    set_up(&bench, 8, 64, 4);
+    assert_int_equal(0, step(&bench, MS));
+    add(&bench, &job, 20, 3, 0);
+    assert_int_equal(20, step(&bench, MS / 10));
+    assert_int_equal(1, generated(&job));
+    assert_int_equal(1, step(&bench, MS / 10));
+    assert_int_equal(1, step(&bench, MS / 10));
+    assert_int_equal(0, step(&bench, MS / 10));
+    tear_down(&bench);
+}
+
+
+/* Decodes go on while a long prompt is cut into chunks, sized by rows and by time. */
+static void test_chunks(void **state)
+{
+    static const struct {
+        uint32_t rows;
+        uint64_t row_ns;
+        uint32_t most;          /* rows of a step once the cost is known */
+    } cases[] = {
+        { 64, 10000, 64 },      /* cheap rows: batch_rows */
+        { 256, MS, 52 },        /* 1 ms a row: about 50 rows in 50 ms */
+        { 256, 20 * MS, 17 }    /* too slow for anything: the least chunk */
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint32_t rows, before, steps = 0;
+        bench_t bench;
+        job_t decoding, prompt;
+
+        set_up(&bench, 64, cases[i].rows, 4);
+        add(&bench, &decoding, 17, 200, 0);
+        step(&bench, cases[i].row_ns);
+        step(&bench, cases[i].row_ns);
+        add(&bench, &prompt, 400, 1, 0);
+        while (generated(&prompt) == 0) {
+            before = generated(&decoding);
+            rows = step(&bench, cases[i].row_ns);
+            assert_int_equal(before + 1, generated(&decoding));
+            assert_true(rows <= cases[i].most);
+            assert_true(++steps < 100);
+        }
+        assert_true(steps >= 400 / cases[i].most);
+        finish(&bench, &decoding);
+        tear_down(&bench);
+    }
+}
+
+
+static void test_priority_then_arrival(void **state)
+{
+    static const int32_t priorities[] = { 0, 5, -1, 0, -1 };
+    static const unsigned order[] = { 2, 4, 0, 3, 1 };
+    bench_t bench;
+    job_t jobs[5];
+
+    set_up(&bench, 8, 64, 1);
+    for (unsigned i = 0; i < 5; i++) {
+        add(&bench, &jobs[i], 10, 2, priorities[i]);
+    }
+    for (unsigned i = 0; i < 5; i++) {
+        step(&bench, MS);
+        assert_int_equal(1, generated(&jobs[order[i]]));
+        step(&bench, MS);
+        assert_int_equal(2, generated(&jobs[order[i]]));
+    }
+    tear_down(&bench);
+}
+
+
+/* The queue is not overtaken by a smaller request. */
+static void test_no_overtaking(void **state)
+{
+    bench_t bench;
+    job_t first, large, small;
+
+    set_up(&bench, 8, 64, 4);
+    add(&bench, &first, 80, 10, 0);
+    step(&bench, MS / 100);
+    step(&bench, MS / 100);
+    add(&bench, &large, 60, 1, 0);
+    add(&bench, &small, 5, 1, 0);
+    for (unsigned i = 0; i < 4; i++) {
+        step(&bench, MS / 100);
+        assert_int_equal(MOE_TASK_WAITING, large.task.state);
+        assert_int_equal(MOE_TASK_WAITING, small.task.state);
+    }
+    finish(&bench, &first);
+    step(&bench, MS / 100);
+    assert_int_equal(1, generated(&large));
+    step(&bench, MS / 100);
+    assert_int_equal(1, generated(&small));
+    tear_down(&bench);
+}
+
+
+/* Out of blocks: the youngest loses them, starts over later, and everybody comes to an end. */
+static void test_preemption(void **state)
+{
+    bench_t bench;
+    job_t jobs[4];
+    unsigned steps = 0;
+
+    set_up(&bench, 10, 64, 4);
+    for (unsigned i = 0; i < 4; i++) {
+        add(&bench, &jobs[i], 15, 100, 0);
+    }
+    while (step(&bench, MS / 100) > 0) {
+        if (moe_scheduler_preemptions(bench.scheduler) == 1 && steps == 0) {
+            steps = 1;
+            assert_int_equal(MOE_TASK_WAITING, jobs[3].task.state);
+            assert_int_equal(0, jobs[3].task.table.count);
+            assert_int_equal(MOE_TASK_RUNNING, jobs[0].task.state);
+        }
+        assert_true(generated(&jobs[0]) >= generated(&jobs[3]));
+        assert_true(++steps < 2000);
+    }
+    assert_true(moe_scheduler_preemptions(bench.scheduler) >= 2);
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(100, generated(&jobs[i]));
+    }
+    tear_down(&bench);
+}
+
+
+static void test_paused(void **state)
+{
+    bench_t bench;
+    job_t slow, other, third;
+
+    set_up(&bench, 8, 64, 2);
+    add(&bench, &slow, 20, 50, 0);
+    add(&bench, &other, 20, 50, 0);
+    step(&bench, MS / 100);
+    slow.task.paused = 1;
+    for (unsigned i = 0; i < 5; i++) {
+        step(&bench, MS / 100);
+    }
+    assert_int_equal(1, generated(&slow));
+    assert_int_equal(6, generated(&other));
+    assert_int_equal(2, slow.task.table.count);         /* nobody else wants its blocks */
+
+    add(&bench, &third, 20, 2, 0);                      /* wants its place */
+    step(&bench, MS / 100);
+    assert_int_equal(1, generated(&third));
+    assert_int_equal(MOE_TASK_WAITING, slow.task.state);
+    assert_int_equal(0, slow.task.table.count);
+    step(&bench, MS / 100);
+    step(&bench, MS / 100);
+    assert_int_equal(1, generated(&slow));
+
+    slow.task.paused = 0;
+    step(&bench, MS / 100);
+    assert_int_equal(2, generated(&slow));
+    other.task.paused = slow.task.paused = 1;
+    assert_int_equal(0, step(&bench, MS / 100));
+    finish(&bench, &slow);
+    finish(&bench, &other);
+    tear_down(&bench);
+}
+
+
+/* With prompt_logprobs every row is an output: chunks keep within batch_outputs. */
+static void test_outputs(void **state)
+{
+    uint32_t outputs = 0;
+    bench_t bench;
+    job_t job;
+
+    set_up(&bench, 16, 64, 4);
+    add(&bench, &job, 100, 1, 0);
+    job.task.outputs_from = 3;
+    while (job.task.computed < 100) {
+        const moe_plan_t *plan = moe_scheduler_plan(bench.scheduler);
+
+        check_plan(&bench, plan);
+        outputs += plan->batch.sequences[0].n_outputs;
+        moe_scheduler_complete(bench.scheduler, MS);
+    }
+    assert_int_equal(97, outputs);
+    finish(&bench, &job);
+    tear_down(&bench);
+}
+
+
+static void test_deadline(void **state)
+{
+    bench_t bench;
+    job_t running, waiting;
+
+    set_up(&bench, 8, 64, 1);
+    add(&bench, &running, 10, 50, 0);
+    running.task.deadline_ns = 5;
+    assert_int_equal(5, moe_scheduler_next_deadline(bench.scheduler));
+    step(&bench, MS);
+    assert_int_equal(0, moe_scheduler_next_deadline(bench.scheduler));
+    assert_null(moe_scheduler_expired(bench.scheduler, 1000));
+    add(&bench, &waiting, 10, 50, 0);
+    waiting.task.deadline_ns = 100;
+    assert_int_equal(100, moe_scheduler_next_deadline(bench.scheduler));
+    assert_null(moe_scheduler_expired(bench.scheduler, 99));
+    assert_ptr_equal(&waiting, moe_scheduler_expired(bench.scheduler, 100));
+    finish(&bench, &waiting);
+    finish(&bench, &running);
+    tear_down(&bench);
+}
+
+
+/* Arrivals, cancellations, pauses in random order: plans stay within bounds, no block is lost, and
+ * in the end everybody who was not cancelled has what it wanted. */
+static void test_random(void **state)
+{
+    job_t *jobs = calloc(TASKS, sizeof(job_t));
+    int alive[TASKS] = { 0 };
+    unsigned seed = 7, finished = 0, cancelled = 0;
+    bench_t bench;
+
+    assert_non_null(jobs);
+    set_up(&bench, 24, 48, 6);
+    for (unsigned round = 0; round < 30000; round++) {
+        unsigned i = (unsigned) rand_r(&seed) % TASKS;
+
+        if (round < 25000 && !alive[i]) {
+            add(&bench, &jobs[i], 1 + (uint32_t) rand_r(&seed) % 150,
+                1 + (uint32_t) rand_r(&seed) % 200, rand_r(&seed) % 3);
+            alive[i] = 1;
+        } else if (alive[i] && rand_r(&seed) % 50 == 0) {
+            finish(&bench, &jobs[i]);
+            alive[i] = 0;
+            cancelled++;
+        } else if (alive[i]) {
+            jobs[i].task.paused = round < 25000 && rand_r(&seed) % 4 == 0;
+        }
+        step(&bench, (uint64_t) rand_r(&seed) % (2 * MS));
+        for (unsigned j = 0; j < TASKS; j++) {
+            if (alive[j] && jobs[j].task.state == MOE_TASK_NEW) {
+                assert_int_equal(jobs[j].goal, generated(&jobs[j]));
+                alive[j] = 0;
+                finished++;
+            }
+        }
+    }
+    assert_true(finished > 100);
+    assert_true(cancelled > 50);
+    assert_true(moe_scheduler_preemptions(bench.scheduler) > 50);
+    tear_down(&bench);
+    free(jobs);
+}
+
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_priority_then_arrival),
+        cmocka_unit_test(test_no_overtaking),
+        cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_paused),
+        cmocka_unit_test(test_outputs),
+        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_random)
+    };
+
+    return cmocka_run_group_tests_name("scheduler", tests, NULL, NULL);
+}
