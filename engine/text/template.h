@@ -33,13 +33,17 @@ extern const moe_template_limits_t moe_template_default_limits;
  * Renders into `out` (appended).  `variables`: object; strings of it are untrusted text.
  * `trusted`: object of names whose strings may become special tokens (bos_token, eos_token, ...);
  * may be NULL.  Neither is modified.  Literal text and literal strings of the template are trusted.
+ * `trusted_fields` (or NULL): object of key -> array of words; a string of `variables` found under
+ * such a key that equals one of the words is trusted, for templates that make a marker out of it
+ * ("<|" + message.role + "|>").
+ * On failure `out` holds what was rendered until then.
  * strftime_now uses `now` (seconds since the epoch, UTC).
  *
  * -1 with MOE_INVALID: raise_exception or a type error (the request does not fit the template);
  * MOE_LIMIT: a limit was reached.
  */
 int moe_template_render(const moe_template_t *template, const json_t *variables,
-                        const json_t *trusted, int64_t now, const moe_template_limits_t *limits,
-                        moe_text_t *out, moe_error_t *error);
+                        const json_t *trusted, const json_t *trusted_fields, int64_t now,
+                        const moe_template_limits_t *limits, moe_text_t *out, moe_error_t *error);
 
 #endif

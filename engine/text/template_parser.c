@@ -1,0 +1,402 @@
+/*
+ * Parser of statements: one function per kind of block, found by the block's name.
+ */
+
+#include "engine/text/template_parser.h"
+
+#include <string.h>
+
+#define MAX_TARGETS 16
+#define MAX_PARAMETERS 64
+
+static moe_node_t *parse_body(moe_parser_t *parser, const char *const *ends);
+
+
+/* Behind a statement's last expression. */
+static int end_tag(moe_parser_t *parser)
+{
+    if (parser->token->kind != MOE_TOKEN_BLOCK_END) {
+        return moe_parser_fail(parser, "the end of the tag");
+    }
+    parser->token++;
+    return 0;
+}
+
+
+/* A body and its closing tag, whose name is skipped but whose end is left to the caller. */
+static moe_node_t *parse_block(moe_parser_t *parser, const char *const *ends)
+{
+    return end_tag(parser) != 0 ? NULL : parse_body(parser, ends);
+}
+
+
+/* A body up to its one closing tag, which is skipped as a whole. */
+static moe_node_t *parse_closed_block(moe_parser_t *parser, const char *end)
+{
+    const char *const ends[] = { end, NULL };
+    moe_node_t *body = parse_block(parser, ends);
+
+    if (body == NULL) {
+        return NULL;
+    }
+    parser->token++;
+    return end_tag(parser) != 0 ? NULL : body;
+}
+
+
+/* The body of a block whose text is captured: no jump may leave it. */
+static moe_node_t *parse_captured_block(moe_parser_t *parser, const char *end)
+{
+    unsigned loops = parser->loops;
+    moe_node_t *body;
+
+    parser->loops = 0;
+    body = parse_closed_block(parser, end);
+    parser->loops = loops;
+    return body;
+}
+
+
+static moe_node_t *parse_if(moe_parser_t *parser)
+{
+    static const char *const ends[] = { "elif", "else", "endif", NULL };
+    moe_node_t *first = NULL, **link = &first;
+
+    /* An elif is the `otherwise` of the test before it: evaluated in a loop, not by recursion. */
+    do {
+        moe_node_t *node = moe_parser_node(parser, MOE_NODE_IF);
+
+        if (node == NULL || (node->as.branch.test = moe_parse_tuple(parser, 0)) == NULL
+            || (node->as.branch.yes = parse_block(parser, ends)) == NULL)
+        {
+            return NULL;
+        }
+        *link = node;
+        link = &node->as.branch.no;
+    } while (moe_parser_skip_word(parser, "elif"));
+
+    if (moe_parser_skip_word(parser, "else")) {
+        *link = parse_closed_block(parser, "endif");
+        return *link == NULL ? NULL : first;
+    }
+    parser->token++;
+    return end_tag(parser) != 0 ? NULL : first;
+}
+
+
+static int parse_target(moe_parser_t *parser, moe_target_t *target)
+{
+    const moe_string_t *names[MAX_TARGETS];
+    int parentheses = moe_parser_skip(parser, "(");
+
+    target->count = 0;
+    do {
+        if (target->count == MAX_TARGETS) {
+            return moe_parser_fail(parser, "at most 16 names");
+        }
+        if (target->count > 0 && parser->token->kind != MOE_TOKEN_NAME) {
+            break;
+        }
+        names[target->count] = moe_parse_name(parser);
+        if (names[target->count] == NULL) {
+            return -1;
+        }
+        target->count++;
+        target->unpacks |= moe_parser_at(parser, ",");
+    } while (moe_parser_skip(parser, ","));
+
+    if (parentheses && moe_parser_expect(parser, ")") != 0) {
+        return -1;
+    }
+    target->names = moe_job_alloc(parser->job, target->count * sizeof(*names));
+    if (target->names == NULL) {
+        return -1;
+    }
+    memcpy(target->names, names, target->count * sizeof(*names));
+    return 0;
+}
+
+
+static moe_node_t *parse_for(moe_parser_t *parser)
+{
+    static const char *const ends[] = { "else", "endfor", NULL };
+    moe_node_t *node = moe_parser_node(parser, MOE_NODE_FOR);
+
+    if (node == NULL || parse_target(parser, &node->as.loop.target) != 0) {
+        return NULL;
+    }
+    if (!moe_parser_skip_word(parser, "in")) {
+        moe_parser_fail(parser, "'in'");
+        return NULL;
+    }
+    node->as.loop.items = moe_parse_tuple(parser, 1);
+    if (node->as.loop.items == NULL) {
+        return NULL;
+    }
+    if (moe_parser_skip_word(parser, "if")) {
+        node->as.loop.condition = moe_parse_expression(parser);
+        if (node->as.loop.condition == NULL) {
+            return NULL;
+        }
+    }
+    parser->loops++;
+    node->as.loop.body = parse_block(parser, ends);
+    parser->loops--;
+    if (node->as.loop.body == NULL) {
+        return NULL;
+    }
+    if (moe_parser_skip_word(parser, "else")) {
+        node->as.loop.otherwise = parse_closed_block(parser, "endfor");
+        return node->as.loop.otherwise == NULL ? NULL : node;
+    }
+    parser->token++;
+    return end_tag(parser) != 0 ? NULL : node;
+}
+
+
+static moe_node_t *parse_set(moe_parser_t *parser)
+{
+    moe_node_t *node = moe_parser_node(parser, MOE_NODE_SET);
+    moe_target_t *target;
+
+    if (node == NULL || parse_target(parser, &node->as.set.target) != 0) {
+        return NULL;
+    }
+    target = &node->as.set.target;
+    if (target->count == 1 && moe_parser_skip(parser, ".")) {
+        target->attribute = moe_parse_name(parser);
+        if (target->attribute == NULL) {
+            return NULL;
+        }
+    }
+    if (moe_parser_skip(parser, "=")) {
+        node->as.set.value = moe_parse_tuple(parser, 0);
+        return node->as.set.value == NULL || end_tag(parser) != 0 ? NULL : node;
+    }
+    node->kind = MOE_NODE_SET_BLOCK;
+    if (moe_parser_at(parser, "|")) {
+        node->as.set.filter = moe_parse_filters(parser, NULL, 0);
+        if (node->as.set.filter == NULL) {
+            return NULL;
+        }
+    }
+    node->as.set.value = parse_captured_block(parser, "endset");
+    return node->as.set.value == NULL ? NULL : node;
+}
+
+
+/* From behind "(" to behind ")". */
+static int parse_parameters(moe_parser_t *parser, moe_node_t *node)
+{
+    size_t count = 0;
+
+    node->as.macro.parameters = moe_job_alloc(parser->job,
+                                              MAX_PARAMETERS * sizeof(*node->as.macro.parameters));
+    node->as.macro.defaults = moe_job_alloc(parser->job,
+                                            MAX_PARAMETERS * sizeof(*node->as.macro.defaults));
+    if (node->as.macro.parameters == NULL || node->as.macro.defaults == NULL) {
+        return -1;
+    }
+    while (!moe_parser_skip(parser, ")")) {
+        if (count == MAX_PARAMETERS) {
+            return moe_parser_fail(parser, "at most 64 parameters");
+        }
+        node->as.macro.parameters[count] = moe_parse_name(parser);
+        if (node->as.macro.parameters[count] == NULL) {
+            return -1;
+        }
+        if (moe_parser_skip(parser, "=")) {
+            node->as.macro.defaults[count] = moe_parse_expression(parser);
+            if (node->as.macro.defaults[count] == NULL) {
+                return -1;
+            }
+        }
+        count++;
+        if (!moe_parser_at(parser, ")") && moe_parser_expect(parser, ",") != 0) {
+            return -1;
+        }
+    }
+    node->as.macro.count = count;
+    return 0;
+}
+
+
+static moe_node_t *parse_macro(moe_parser_t *parser)
+{
+    moe_node_t *node = moe_parser_node(parser, MOE_NODE_MACRO);
+
+    if (node == NULL || (node->as.macro.name = moe_parse_name(parser)) == NULL
+        || moe_parser_expect(parser, "(") != 0 || parse_parameters(parser, node) != 0)
+    {
+        return NULL;
+    }
+    node->as.macro.body = parse_captured_block(parser, "endmacro");
+    return node->as.macro.body == NULL ? NULL : node;
+}
+
+
+static moe_node_t *parse_filter_block(moe_parser_t *parser)
+{
+    moe_node_t *node = moe_parser_node(parser, MOE_NODE_FILTER_BLOCK);
+
+    if (node == NULL || (node->as.set.filter = moe_parse_filters(parser, NULL, 1)) == NULL) {
+        return NULL;
+    }
+    node->as.set.value = parse_captured_block(parser, "endfilter");
+    return node->as.set.value == NULL ? NULL : node;
+}
+
+
+/* Marks what the model wrote, for training: renders as its body. */
+static moe_node_t *parse_generation(moe_parser_t *parser)
+{
+    return parse_closed_block(parser, "endgeneration");
+}
+
+
+static moe_node_t *parse_jump(moe_parser_t *parser, moe_node_kind_t kind)
+{
+    moe_node_t *node;
+
+    if (parser->loops == 0) {
+        moe_parser_fail(parser, "'break' and 'continue' inside a loop only");
+        return NULL;
+    }
+    node = moe_parser_node(parser, kind);
+    return node == NULL || end_tag(parser) != 0 ? NULL : node;
+}
+
+
+static moe_node_t *parse_break(moe_parser_t *parser)
+{
+    return parse_jump(parser, MOE_NODE_BREAK);
+}
+
+
+static moe_node_t *parse_continue(moe_parser_t *parser)
+{
+    return parse_jump(parser, MOE_NODE_CONTINUE);
+}
+
+
+static moe_node_t *parse_print(moe_parser_t *parser)
+{
+    moe_node_t *node = moe_parser_node(parser, MOE_NODE_PRINT);
+
+    parser->token++;
+    if (node == NULL || (node->as.pair.left = moe_parse_tuple(parser, 0)) == NULL) {
+        return NULL;
+    }
+    if (parser->token->kind != MOE_TOKEN_PRINT_END) {
+        moe_parser_fail(parser, "'}}'");
+        return NULL;
+    }
+    parser->token++;
+    return node;
+}
+
+
+static moe_node_t *parse_statement(moe_parser_t *parser)
+{
+    static const struct {
+        const char *word;
+        moe_node_t *(*parse)(moe_parser_t *parser);
+    } statements[] = {
+        { "if", parse_if }, { "for", parse_for }, { "set", parse_set }, { "macro", parse_macro },
+        { "filter", parse_filter_block }, { "generation", parse_generation },
+        { "break", parse_break }, { "continue", parse_continue }
+    };
+
+    for (size_t i = 0; i < sizeof(statements) / sizeof(statements[0]); i++) {
+        if (moe_parser_skip_word(parser, statements[i].word)) {
+            return statements[i].parse(parser);
+        }
+    }
+    moe_parser_fail(parser, "a known block");
+    return NULL;
+}
+
+
+static moe_node_t *parse_text(moe_parser_t *parser)
+{
+    moe_node_t *node = moe_parser_node(parser, MOE_NODE_TEXT);
+    const moe_string_t *text = moe_string_view(parser->job, parser->token->data,
+                                               parser->token->size, 1);
+
+    if (node == NULL || text == NULL) {
+        return NULL;
+    }
+    parser->token++;
+    node->as.literal = moe_string_value(text);
+    return node;
+}
+
+
+/* 1 at the name of one of the closing tags, 0 elsewhere; -1 at the end of the template. */
+static int at_end(moe_parser_t *parser, const char *const *ends)
+{
+    if (parser->token->kind == MOE_TOKEN_END) {
+        return ends[0] == NULL ? 1 : -1;
+    }
+    for (size_t i = 0; parser->token->kind == MOE_TOKEN_BLOCK_BEGIN && ends[i] != NULL; i++) {
+        if (moe_token_is(parser->token + 1, MOE_TOKEN_NAME, ends[i])) {
+            parser->token++;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+
+static int parse_statements(moe_parser_t *parser, const char *const *ends, moe_nodes_t *nodes)
+{
+    int ended;
+
+    while ((ended = at_end(parser, ends)) == 0) {
+        moe_node_t *node;
+
+        if (parser->token->kind == MOE_TOKEN_TEXT) {
+            node = parse_text(parser);
+        } else if (parser->token->kind == MOE_TOKEN_PRINT_BEGIN) {
+            node = parse_print(parser);
+        } else {
+            parser->token++;
+            node = parse_statement(parser);
+        }
+        if (moe_nodes_append(parser, nodes, node) != 0) {
+            return -1;
+        }
+    }
+    if (ended < 0) {
+        size_t last = 0;
+
+        while (ends[last + 1] != NULL) {
+            last++;
+        }
+        return moe_parser_fail(parser, ends[last]);
+    }
+    return 0;
+}
+
+
+static moe_node_t *parse_body(moe_parser_t *parser, const char *const *ends)
+{
+    moe_node_t *body = moe_parser_node(parser, MOE_NODE_BODY);
+
+    if (body == NULL || moe_job_enter(parser->job) != 0
+        || parse_statements(parser, ends, &body->as.list) != 0)
+    {
+        return NULL;
+    }
+    moe_job_leave(parser->job);
+    return body;
+}
+
+
+moe_node_t *moe_template_parse_tree(moe_job_t *job, const moe_token_t *tokens)
+{
+    static const char *const none[] = { NULL };
+    moe_parser_t parser = { .job = job, .token = tokens };
+
+    return parse_body(&parser, none);
+}
