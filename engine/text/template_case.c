@@ -127,7 +127,7 @@ static size_t skip(const moe_string_t *string, size_t at, int space)
         uint32_t code_point;
         size_t size = moe_string_character(string, at, &code_point);
 
-        if (moe_is_space(code_point) != space) {
+        if (moe_is_blank(code_point) != space) {
             break;
         }
         at += size;

@@ -94,7 +94,7 @@ static int filter_title(moe_job_t *job, const moe_value_t *self, const moe_value
         uint32_t code_point;
 
         size = moe_string_character(string, at, &code_point);
-        if (!moe_is_space(code_point)
+        if (!moe_is_blank(code_point)
             && (code_point > 0x7f || strchr("-({[<", (int) code_point) == NULL)
             && at + size < string->size)
         {

@@ -79,7 +79,7 @@ static size_t skip_space(const lexer_t *lexer, size_t position)
         uint32_t code_point;
         size_t size = moe_string_character(&source, position, &code_point);
 
-        if (!moe_is_space(code_point)) {
+        if (!moe_is_blank(code_point)) {
             break;
         }
         position += size;

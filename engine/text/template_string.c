@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <utf8proc.h>
+#include "engine/text/utf8.h"
 
 #define FNV_OFFSET 2166136261u
 #define FNV_PRIME 16777619u
@@ -144,27 +144,17 @@ size_t moe_string_offset(const moe_string_t *string, size_t character)
 
 size_t moe_string_character(const moe_string_t *string, size_t at, uint32_t *code_point)
 {
-    utf8proc_int32_t point;
-    utf8proc_ssize_t size = utf8proc_iterate((const utf8proc_uint8_t *) string->data + at,
-                                             (utf8proc_ssize_t) (string->size - at), &point);
+    size_t size;
 
-    if (size <= 0) {
-        *code_point = 0xfffd;
-        return 1;
-    }
-    *code_point = (uint32_t) point;
-    return (size_t) size;
+    *code_point = moe_utf8_decode(string->data + at, &size);
+    return size;
 }
 
 
-int moe_is_space(uint32_t code_point)
+/* Python counts four separators among the control characters as white space, Unicode does not. */
+int moe_is_blank(uint32_t code_point)
 {
-    return (code_point >= 0x09 && code_point <= 0x0d)
-           || (code_point >= 0x1c && code_point <= 0x20)
-           || code_point == 0x85 || code_point == 0xa0 || code_point == 0x1680
-           || (code_point >= 0x2000 && code_point <= 0x200a)
-           || code_point == 0x2028 || code_point == 0x2029 || code_point == 0x202f
-           || code_point == 0x205f || code_point == 0x3000;
+    return moe_is_space(code_point) || (code_point >= 0x1c && code_point <= 0x1f);
 }
 
 
@@ -186,7 +176,7 @@ size_t moe_trim_end(const char *data, size_t size)
         size_t at = previous(data, size);
 
         moe_string_character(&string, at, &code_point);
-        if (!moe_is_space(code_point)) {
+        if (!moe_is_blank(code_point)) {
             break;
         }
         size = at;
@@ -201,7 +191,7 @@ static int strippable(const moe_string_t *string, size_t at, const moe_string_t 
     size_t size = moe_string_character(string, at, &code_point);
 
     if (set == NULL) {
-        return moe_is_space(code_point);
+        return moe_is_blank(code_point);
     }
     return memmem(set->data, set->size, string->data + at, size) != NULL;
 }
@@ -327,10 +317,9 @@ int moe_builder_add_text(moe_builder_t *builder, const char *text)
 
 int moe_builder_add_character(moe_builder_t *builder, uint32_t code_point, int trusted)
 {
-    utf8proc_uint8_t bytes[4];
-    utf8proc_ssize_t size = utf8proc_encode_char((utf8proc_int32_t) code_point, bytes);
+    char bytes[4];
 
-    return add(builder, (const char *) bytes, (size_t) size, NULL, trusted != 0);
+    return add(builder, bytes, moe_utf8_encode(code_point, bytes), NULL, trusted != 0);
 }
 
 

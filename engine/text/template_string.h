@@ -29,7 +29,7 @@ enum { MOE_TRIM_START = 1, MOE_TRIM_END = 2 };
 /* Without leading or trailing characters of `set` (NULL: whitespace as Python sees it). */
 const moe_string_t *moe_string_trim(moe_job_t *job, const moe_string_t *string,
                                     const moe_string_t *set, int ends);
-int moe_is_space(uint32_t code_point);
+int moe_is_blank(uint32_t code_point);
 /* Size of `data` without the whitespace at its end. */
 size_t moe_trim_end(const char *data, size_t size);
 

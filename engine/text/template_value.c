@@ -160,10 +160,12 @@ static int compare_numbers(const moe_value_t *a, const moe_value_t *b, int *orde
         return 0;
     }
     *order = isnan(x) || isnan(y) ? 2 : (x > y) - (x < y);
-    if (*order == 0 && a->kind != b->kind && fabs(x) < 9e18) {
+    if (*order == 0 && fabs(x) < 9e18
+        && (a->kind == MOE_VALUE_INTEGER || b->kind == MOE_VALUE_INTEGER))
+    {
         /* The double that an integer rounds to may hide a difference. */
-        i = a->kind == MOE_VALUE_FLOAT ? (int64_t) x : (moe_value_as_integer(a, &i), i);
-        j = b->kind == MOE_VALUE_FLOAT ? (int64_t) y : (moe_value_as_integer(b, &j), j);
+        i = a->kind == MOE_VALUE_FLOAT ? (int64_t) x : a->as.integer;
+        j = b->kind == MOE_VALUE_FLOAT ? (int64_t) y : b->as.integer;
         *order = (i > j) - (i < j);
     }
     return 1;

@@ -1,0 +1,465 @@
+/*
+ * Chat format of a model.
+ *
+ * Two things are found out by trying.  When loading: whether the template takes contents that are
+ * lists of parts, by rendering the same text both ways.  When rendering: whether it wants tool
+ * calls' arguments as an object or as the string that clients send, by falling back on the string
+ * when the object does not render.
+ */
+
+#include "engine/text/chat.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/core/json.h"
+#include "engine/text/chat_messages.h"
+#include "engine/text/template_string.h"
+
+#define TEMPLATE_FILE_LIMIT ((off_t) 1 << 20)
+
+struct moe_chat_s {
+    moe_template_t *template;       /* NULL: the model has none */
+    json_t *special;                /* name -> token text */
+    json_t *roles;                  /* trusted_fields of the template */
+    int takes_parts;
+};
+
+static const char *const special_names[] = {
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"
+};
+
+/* Roles are a fixed vocabulary, which templates may build markers from ("<|" + role + "|>"). */
+static const char roles_json[] =
+    "{\"role\": [\"system\", \"developer\", \"user\", \"assistant\", \"tool\", \"function\","
+    " \"ipython\", \"observation\", \"latest_reminder\"]}";
+
+
+/* 1 and the template; 0 when there is no such file; -1 with the error. */
+static int load_file(const char *path, int optional, moe_template_t **template,
+                     moe_error_t *error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    moe_buffer_t source = { .limit = (size_t) TEMPLATE_FILE_LIMIT };
+    struct stat st;
+    ssize_t n = -1;
+
+    if (fd == -1) {
+        return errno == ENOENT && optional
+               ? 0 : moe_fail(error, MOE_BAD_MODEL, "%s: %s", path, strerror(errno));
+    }
+    if (fstat(fd, &st) == -1 || !S_ISREG(st.st_mode) || st.st_size > TEMPLATE_FILE_LIMIT) {
+        close(fd);
+        return moe_fail(error, MOE_BAD_MODEL, "%s: not a regular file of at most 1 MiB", path);
+    }
+    while (moe_buffer_reserve(&source, 4096, error) == 0
+           && (n = read(fd, source.data + source.size, 4096)) > 0)
+    {
+        source.size += (size_t) n;
+    }
+    close(fd);
+    if (n == 0) {
+        *template = moe_template_parse(source.data, source.size, error);
+    } else if (n == -1) {
+        moe_fail(error, MOE_BAD_MODEL, "cannot be read");
+    }
+    moe_buffer_free(&source);
+    return n != 0 || *template == NULL ? moe_fail_in(error, "%s", path) : 1;
+}
+
+
+/* The template of a "chat_template" member: a string, or the one named "default" of a list. */
+static const json_t *named_template(const json_t *member)
+{
+    for (size_t i = 0; i < json_array_size(member); i++) {
+        const json_t *entry = json_array_get(member, i), *name = json_object_get(entry, "name");
+
+        if (json_is_string(name) && strcmp(json_string_value(name), "default") == 0) {
+            return json_object_get(entry, "template");
+        }
+    }
+    return member;
+}
+
+
+static int load_member(const json_t *file, const char *name, moe_template_t **template,
+                       moe_error_t *error)
+{
+    const json_t *source = named_template(json_object_get(file, "chat_template"));
+
+    if (!json_is_string(source)) {
+        return 0;
+    }
+    *template = moe_template_parse(json_string_value(source), json_string_length(source), error);
+    return *template == NULL ? moe_fail_in(error, "%s: chat_template", name) : 1;
+}
+
+
+static int load_template(moe_chat_t *chat, const char *directory, const char *override,
+                         const json_t *config, moe_error_t *error)
+{
+    char path[PATH_MAX];
+    json_t *file;
+    int found;
+
+    if (override != NULL) {
+        return load_file(override, 0, &chat->template, error);
+    }
+    if (snprintf(path, sizeof(path), "%s/chat_template.jinja", directory) >= (int) sizeof(path)) {
+        return moe_fail(error, MOE_BAD_MODEL, "chat_template.jinja: path too long");
+    }
+    found = load_file(path, 1, &chat->template, error);
+    if (found == 0) {
+        found = load_member(config, "tokenizer_config.json", &chat->template, error);
+    }
+    if (found != 0) {
+        return found;
+    }
+    file = moe_json_load(directory, "chat_template.json", 1, error);
+    if (file == NULL) {
+        return error->code == MOE_OK ? 0 : -1;
+    }
+    found = load_member(file, "chat_template.json", &chat->template, error);
+    json_decref(file);
+    return found;
+}
+
+
+/* A token given as its text or as an object with its "content"; NULL where there is none. */
+static json_t *token_text(const json_t *file, const char *name)
+{
+    json_t *token = json_object_get(file, name);
+
+    token = json_is_object(token) ? json_object_get(token, "content") : token;
+    return json_is_string(token) ? token : NULL;
+}
+
+
+static int add_special(moe_chat_t *chat, const json_t *config, const json_t *map,
+                       moe_error_t *error)
+{
+    for (size_t i = 0; i < sizeof(special_names) / sizeof(special_names[0]); i++) {
+        json_t *text = token_text(config, special_names[i]);
+
+        if (text == NULL) {
+            text = token_text(map, special_names[i]);
+        }
+        if (text != NULL && json_object_set(chat->special, special_names[i], text) != 0) {
+            return moe_fail(error, MOE_LIMIT, "out of memory");
+        }
+    }
+    return 0;
+}
+
+
+static json_t *new_variables(json_t *messages, const json_t *arguments, int add_generation_prompt,
+                             int continue_final)
+{
+    /* Hugging Face always passes tools and documents. */
+    json_t *variables = json_pack("{s:n, s:n}", "tools", "documents");
+
+    if (variables == NULL
+        || (arguments != NULL && json_object_update(variables, (json_t *) arguments) != 0)
+        || json_object_set(variables, "messages", messages) != 0
+        || json_object_set_new(variables, "add_generation_prompt",
+                               json_boolean(add_generation_prompt)) != 0
+        || json_object_set_new(variables, "continue_final_message",
+                               json_boolean(continue_final)) != 0)
+    {
+        json_decref(variables);
+        return NULL;
+    }
+    return variables;
+}
+
+
+static int render(const moe_chat_t *chat, json_t *messages, const json_t *arguments,
+                  int add_generation_prompt, int continue_final, moe_text_t *out,
+                  moe_error_t *error)
+{
+    json_t *variables = new_variables(messages, arguments, add_generation_prompt, continue_final);
+    int status;
+
+    if (variables == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory");
+    }
+    status = moe_template_render(chat->template, variables, chat->special, chat->roles,
+                                 (int64_t) time(NULL), &moe_template_default_limits, out, error);
+    json_decref(variables);
+    return status;
+}
+
+
+static int texts_equal(const moe_text_t *a, const moe_text_t *b)
+{
+    return a->bytes.size == b->bytes.size && a->bytes.size > 0
+           && memcmp(a->bytes.data, b->bytes.data, a->bytes.size) == 0;
+}
+
+
+/* Whether a list of one part renders like the part's text. */
+static int takes_parts(const moe_chat_t *chat)
+{
+    json_t *plain = json_pack("[{s:s, s:s}]", "role", "user", "content", "probe");
+    json_t *parts = json_pack("[{s:s, s:[{s:s, s:s}]}]", "role", "user", "content", "type",
+                              "text", "text", "probe");
+    moe_text_t a = { 0 }, b = { 0 };
+    moe_error_t error;
+    int equal;
+
+    equal = plain != NULL && parts != NULL && render(chat, plain, NULL, 1, 0, &a, &error) == 0
+            && render(chat, parts, NULL, 1, 0, &b, &error) == 0 && texts_equal(&a, &b)
+            && memmem(a.bytes.data, a.bytes.size, "probe", 5) != NULL;
+    moe_text_free(&a);
+    moe_text_free(&b);
+    json_decref(plain);
+    json_decref(parts);
+    return equal;
+}
+
+
+/* 0, or -1 when a file exists and is damaged. */
+static int load_optional(const char *directory, const char *name, json_t **file,
+                         moe_error_t *error)
+{
+    *file = moe_json_load(directory, name, 1, error);
+    return *file != NULL || error->code == MOE_OK ? 0 : -1;
+}
+
+
+static int load(moe_chat_t *chat, const char *directory, const char *override,
+                moe_error_t *error)
+{
+    json_t *config = NULL, *map = NULL;
+    int status;
+
+    chat->special = json_object();
+    chat->roles = json_loads(roles_json, 0, NULL);
+    if (chat->special == NULL || chat->roles == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory");
+    }
+    status = load_optional(directory, "tokenizer_config.json", &config, error) != 0
+             || load_optional(directory, "special_tokens_map.json", &map, error) != 0
+             || add_special(chat, config, map, error) != 0
+             || load_template(chat, directory, override, config, error) == -1 ? -1 : 0;
+    json_decref(config);
+    json_decref(map);
+    if (status == 0 && chat->template != NULL) {
+        chat->takes_parts = takes_parts(chat);
+    }
+    return status;
+}
+
+
+moe_chat_t *moe_chat_load(const char *directory, const char *override, moe_error_t *error)
+{
+    moe_chat_t *chat = calloc(1, sizeof(*chat));
+
+    if (chat == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory");
+        return NULL;
+    }
+    if (load(chat, directory, override, error) != 0) {
+        moe_chat_free(chat);
+        return NULL;
+    }
+    return chat;
+}
+
+
+void moe_chat_free(moe_chat_t *chat)
+{
+    if (chat != NULL) {
+        moe_template_free(chat->template);
+        json_decref(chat->special);
+        json_decref(chat->roles);
+        free(chat);
+    }
+}
+
+
+/* Arguments may be absent; *arguments is NULL then. */
+static int parse_arguments(const char *data, size_t size, json_t **arguments, moe_error_t *error)
+{
+    static const char *const reserved[] = {
+        "messages", "add_generation_prompt", "continue_final_message"
+    };
+    json_error_t where;
+
+    *arguments = NULL;
+    if (size == 0) {
+        return 0;
+    }
+    *arguments = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    if (*arguments == NULL) {
+        return moe_fail(error, MOE_INVALID, "chat template arguments: %s", where.text);
+    }
+    if (!json_is_object(*arguments)) {
+        return moe_fail(error, MOE_INVALID, "chat template arguments: not an object");
+    }
+    for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]); i++) {
+        json_object_del(*arguments, reserved[i]);
+    }
+    for (size_t i = 0; i < sizeof(special_names) / sizeof(special_names[0]); i++) {
+        json_object_del(*arguments, special_names[i]);
+    }
+    return 0;
+}
+
+
+/* 1 when bytes [start, end) hold nothing that is trusted. */
+static int is_untrusted(const moe_text_t *text, size_t start, size_t end)
+{
+    for (size_t i = 0; i < text->n_trusted; i++) {
+        if (text->trusted[i].start < end && text->trusted[i].end > start) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+
+static size_t leading_space(const char *data, size_t size)
+{
+    moe_string_t string = { .data = data, .size = size };
+    size_t at = 0;
+
+    while (at < size) {
+        uint32_t code_point;
+        size_t width = moe_string_character(&string, at, &code_point);
+
+        if (!moe_is_blank(code_point)) {
+            break;
+        }
+        at += width;
+    }
+    return at;
+}
+
+
+/*
+ * Where the final message's text ends in the rendered text: behind its last occurrence in
+ * untrusted bytes (so a short text is not found in the template's own markers), with the white
+ * space at its end where the template kept that.  SIZE_MAX when it is not there.
+ */
+static size_t end_of_final(const moe_text_t *text, const json_t *final)
+{
+    const char *data = json_string_value(final);
+    size_t size = json_string_length(final), start = leading_space(data, size);
+    size_t stripped = moe_trim_end(data, size) - start;
+
+    for (size_t at = text->bytes.size; at-- > 0;) {
+        if (text->bytes.size - at >= stripped
+            && memcmp(text->bytes.data + at, data + start, stripped) == 0
+            && is_untrusted(text, at, at + stripped))
+        {
+            size_t whole = size - start;
+
+            return text->bytes.size - at >= whole
+                   && memcmp(text->bytes.data + at, data + start, whole) == 0
+                   && is_untrusted(text, at, at + whole) ? at + whole : at + stripped;
+        }
+    }
+    return SIZE_MAX;
+}
+
+
+/* Appends the first `size` bytes of `text`. */
+static int append(const moe_text_t *text, size_t size, moe_text_t *out, moe_error_t *error)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < text->n_trusted && at < size; i++) {
+        size_t start = text->trusted[i].start < size ? text->trusted[i].start : size;
+        size_t end = text->trusted[i].end < size ? text->trusted[i].end : size;
+
+        if (moe_text_append(out, text->bytes.data + at, start - at, 0, error) != 0
+            || moe_text_append(out, text->bytes.data + start, end - start, 1, error) != 0)
+        {
+            return -1;
+        }
+        at = end;
+    }
+    return at == size ? 0 : moe_text_append(out, text->bytes.data + at, size - at, 0, error);
+}
+
+
+/* Renders with arguments of tool calls as objects, else as the strings they came as. */
+static int render_either(const moe_chat_t *chat, json_t *messages, const json_t *arguments,
+                         int add_generation_prompt, int continue_final, moe_text_t *out,
+                         moe_error_t *error)
+{
+    json_t *parsed = json_deep_copy(messages);
+    int replaced, status;
+    moe_error_t again;
+
+    replaced = parsed == NULL ? moe_fail(error, MOE_LIMIT, "out of memory")
+                              : moe_chat_messages_parse_arguments(parsed, error);
+    status = replaced < 0 ? -1 : render(chat, parsed, arguments, add_generation_prompt,
+                                        continue_final, out, error);
+    if (status != 0 && replaced > 0 && error->code == MOE_INVALID) {
+        moe_text_free(out);
+        status = render(chat, messages, arguments, add_generation_prompt, continue_final, out,
+                        &again);
+    }
+    json_decref(parsed);
+    return status;
+}
+
+
+static int render_messages(const moe_chat_t *chat, json_t *messages, const json_t *arguments,
+                           int add_generation_prompt, int continue_final, moe_text_t *out,
+                           moe_error_t *error)
+{
+    const json_t *final = NULL;
+    moe_text_t text = { 0 };
+    size_t end = 0;
+    int status;
+
+    if (continue_final && (final = moe_chat_messages_final_text(messages, error)) == NULL) {
+        return -1;
+    }
+    status = render_either(chat, messages, arguments, add_generation_prompt, continue_final, &text,
+                           error);
+    if (status == 0) {
+        end = final == NULL ? text.bytes.size : end_of_final(&text, final);
+        status = end == SIZE_MAX
+                 ? moe_fail(error, MOE_INVALID, "the chat template does not show the final message "
+                            "as it is: it cannot be continued")
+                 : append(&text, end, out, error);
+    }
+    moe_text_free(&text);
+    return status;
+}
+
+
+int moe_chat_render(const moe_chat_t *chat, const char *messages, size_t messages_size,
+                    const char *arguments, size_t arguments_size, int add_generation_prompt,
+                    int continue_final, moe_text_t *out, moe_error_t *error)
+{
+    json_t *parsed, *variables = NULL;
+    int status = -1;
+
+    if (chat->template == NULL) {
+        return moe_fail(error, MOE_INVALID, "the model has no chat template");
+    }
+    parsed = moe_chat_messages_parse(messages, messages_size, !chat->takes_parts, error);
+    if (parsed != NULL && parse_arguments(arguments, arguments_size, &variables, error) == 0) {
+        status = render_messages(chat, parsed, variables, add_generation_prompt, continue_final,
+                                 out, error);
+    }
+    json_decref(parsed);
+    json_decref(variables);
+    if (status != 0 && error->code == MOE_LIMIT) {
+        /* What a request makes the template do is the request's fault, not a full queue. */
+        error->code = MOE_INVALID;
+    }
+    return status;
+}
