@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Expected logits of tiny random models, computed in double precision with numpy.
+
+  tiny_models.py > tiny_models.json
+
+The models are those of t/unit/tiny_model.h: weights come from the same generator in the same
+order, so that only options and results have to be kept.  The maths follows the published
+reference code of each family (MLA expanded, not absorbed), independently of the engine.
+"""
+import json
+import math
+import sys
+
+import numpy as np
+
+MASK = (1 << 64) - 1
+
+DEFAULTS = dict(
+    model_type='deepseek_v3', topk_method='noaux_tc', scoring='sigmoid', dtype='BF16', hidden=64,
+    vocabulary=96, layers=3, dense_layers=1, context=256, heads=4, q_lora=24, kv_lora=32, nope=16,
+    rope=8, value=16, dense_width=96, expert_width=32, experts=8, top_k=3, groups=4, groups_kept=2,
+    shared=1, normalise=1, tied=0, yarn=0, interleaved=1, mtp=1, scale=2.5, seed=1)
+V2 = dict(model_type='deepseek_v2', topk_method='greedy', scoring='softmax', q_lora=0, groups=1,
+          groups_kept=1, shared=2, normalise=0, mtp=0, scale=1.0, yarn=1)
+VARIANTS = {
+    'V3': dict(),
+    'V3, plain queries, F32, half rotation': dict(q_lora=0, dtype='F32', interleaved=0, seed=2),
+    'V3, no groups, no shared expert, not normalised': dict(groups=1, groups_kept=1, shared=0,
+                                                            normalise=0, seed=3),
+    'Kimi-K2, tied head, YaRN': dict(model_type='kimi_k2', groups=1, groups_kept=1, tied=1, yarn=1,
+                                     mtp=0, scale=2.827, seed=4),
+    'V2-Lite, F16': dict(V2, dtype='F16', seed=5),
+    'V2, group-limited': dict(V2, topk_method='group_limited_greedy', q_lora=24, groups=4,
+                              groups_kept=2, scale=16.0, seed=6),
+    'V2, normalised': dict(V2, normalise=1, scale=16.0, yarn=0, seed=7),
+}
+TOKENS = [0, 95, 7, 7, 31, 64, 2, 90, 13, 58, 41, 29, 77, 3, 66, 20, 8, 84, 50, 1]
+ROWS = [0, 1, 9, 19]
+
+
+class Tensors(dict):
+    """The generator of tiny_model.h; a tensor holds its values after rounding to its type."""
+
+    def __init__(self, o):
+        super().__init__()
+        self.o, self.state = o, o['seed']
+
+    def number(self):
+        self.state = (self.state + 0x9e3779b97f4a7c15) & MASK
+        z = self.state
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9 & MASK
+        z = (z ^ z >> 27) * 0x94d049bb133111eb & MASK
+        z ^= z >> 31
+        return (z >> 11) / 4503599627370496.0 - 1.0
+
+    def tensor(self, name, shape, center, width, dtype=None):
+        n = int(np.prod(shape))
+        x = np.array([self.number() for _ in range(n)]).astype(np.float32)
+        x = np.float32(center) + np.float32(width) * x
+        dtype = dtype or self.o['dtype']
+        if dtype == 'F16':
+            x = x.astype(np.float16)
+        elif dtype == 'BF16':
+            bits = x.view(np.uint32)
+            bits = (bits + np.uint32(0x7fff) + (bits >> 16 & 1)) & np.uint32(0xffff0000)
+            x = bits.view(np.float32)
+        self[name] = x.astype(np.float64).reshape(shape)
+
+    def weight(self, name, rows, columns):
+        self.tensor(name, (rows, columns), 0, np.sqrt(np.float32(3) / np.float32(columns)))
+
+    def norm(self, name, size):
+        self.tensor(name, (size,), 1, 0.25)
+
+    def ffn(self, prefix, width):
+        hidden = self.o['hidden']
+        self.weight(prefix + 'gate_proj.weight', width, hidden)
+        self.weight(prefix + 'up_proj.weight', width, hidden)
+        self.weight(prefix + 'down_proj.weight', hidden, width)
+
+
+def make(o):
+    w = Tensors(o)
+    h = o['hidden']
+    w.tensor('model.embed_tokens.weight', (o['vocabulary'], h), 0, 1)
+    w.norm('model.norm.weight', h)
+    if not o['tied']:
+        w.weight('lm_head.weight', o['vocabulary'], h)
+    for i in range(o['layers']):                    # the MTP layer comes last and is not needed
+        p = 'model.layers.%d.' % i
+        w.norm(p + 'input_layernorm.weight', h)
+        w.norm(p + 'post_attention_layernorm.weight', h)
+        a = p + 'self_attn.'
+        rows = o['heads'] * (o['nope'] + o['rope'])
+        if o['q_lora']:
+            w.weight(a + 'q_a_proj.weight', o['q_lora'], h)
+            w.norm(a + 'q_a_layernorm.weight', o['q_lora'])
+            w.weight(a + 'q_b_proj.weight', rows, o['q_lora'])
+        else:
+            w.weight(a + 'q_proj.weight', rows, h)
+        w.weight(a + 'kv_a_proj_with_mqa.weight', o['kv_lora'] + o['rope'], h)
+        w.norm(a + 'kv_a_layernorm.weight', o['kv_lora'])
+        w.weight(a + 'kv_b_proj.weight', o['heads'] * (o['nope'] + o['value']), o['kv_lora'])
+        w.weight(a + 'o_proj.weight', h, o['heads'] * o['value'])
+        m = p + 'mlp.'
+        if i < o['dense_layers']:
+            w.ffn(m, o['dense_width'])
+            continue
+        w.weight(m + 'gate.weight', o['experts'], h)
+        if o['topk_method'] == 'noaux_tc':
+            w.tensor(m + 'gate.e_score_correction_bias', (o['experts'],), 0, 0.25, 'F32')
+        for e in range(o['experts']):
+            w.ffn(m + 'experts.%d.' % e, o['expert_width'])
+        if o['shared']:
+            w.ffn(m + 'shared_experts.', o['shared'] * o['expert_width'])
+    return w
+
+
+def rms(x, weight):
+    return weight * x / np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-6)
+
+
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def ffn(w, prefix, x):
+    g = x @ w[prefix + 'gate_proj.weight'].T
+    return g / (1 + np.exp(-g)) * (x @ w[prefix + 'up_proj.weight'].T) \
+        @ w[prefix + 'down_proj.weight'].T
+
+
+def mscale(factor, m):
+    return 0.1 * m * math.log(factor) + 1
+
+
+def angles(o, n):
+    """Rotation of position p, pair j; the factor on the softmax scale."""
+    r = o['rope']
+    f = 10000.0 ** (-np.arange(0, r, 2) / r)
+    extra = 1.0
+    if o['yarn']:
+        factor, original, fast, slow = 40, 64, 32, 1
+
+        def dimension(rotations):
+            return r * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(10000))
+        low = max(math.floor(dimension(fast)), 0)
+        high = min(math.ceil(dimension(slow)), r - 1)
+        ramp = np.clip((np.arange(r // 2) - low) / (high - low), 0, 1)
+        f = f / factor * ramp + f * (1 - ramp)
+        extra = mscale(factor, 0.707) ** 2
+    return np.outer(np.arange(n), f), extra
+
+
+def rotate(o, x, angle):
+    out = np.empty_like(x)
+    half = o['rope'] // 2
+    first, second = (slice(0, None, 2), slice(1, None, 2)) if o['interleaved'] \
+        else (slice(0, half), slice(half, None))
+    a, b = x[..., first], x[..., second]
+    out[..., first] = a * np.cos(angle) - b * np.sin(angle)
+    out[..., second] = a * np.sin(angle) + b * np.cos(angle)
+    return out
+
+
+def attention(o, w, p, x):
+    n, heads, nope, kv = len(x), o['heads'], o['nope'], o['kv_lora']
+    angle, extra = angles(o, n)
+    if o['q_lora']:
+        q = rms(x @ w[p + 'q_a_proj.weight'].T, w[p + 'q_a_layernorm.weight'])
+        q = q @ w[p + 'q_b_proj.weight'].T
+    else:
+        q = x @ w[p + 'q_proj.weight'].T
+    q = q.reshape(n, heads, -1).transpose(1, 0, 2)
+    latent = x @ w[p + 'kv_a_proj_with_mqa.weight'].T
+    key_rope = rotate(o, latent[:, kv:], angle)
+    expanded = rms(latent[:, :kv], w[p + 'kv_a_layernorm.weight']) @ w[p + 'kv_b_proj.weight'].T
+    expanded = expanded.reshape(n, heads, -1).transpose(1, 0, 2)
+    scores = q[..., :nope] @ expanded[..., :nope].transpose(0, 2, 1)
+    scores = scores + rotate(o, q[..., nope:], angle) @ key_rope.T
+    scores = scores * extra / math.sqrt(nope + o['rope'])
+    scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
+    out = softmax(scores) @ expanded[..., nope:]
+    return out.transpose(1, 0, 2).reshape(n, -1) @ w[p + 'o_proj.weight'].T
+
+
+def route(o, w, p, x, margins):
+    """Expert ids and weights of one row."""
+    logits = w[p + 'gate.weight'] @ x
+    scores = softmax(logits) if o['scoring'] == 'softmax' else 1 / (1 + np.exp(-logits))
+    keys = scores.copy()
+    if o['topk_method'] == 'noaux_tc':
+        keys = keys + w[p + 'gate.e_score_correction_bias']
+    if o['topk_method'] != 'greedy' and o['groups'] > 1:
+        per_group = keys.reshape(o['groups'], -1)
+        best = np.sort(per_group, -1)[:, ::-1]
+        value = best[:, 0] if o['topk_method'] == 'group_limited_greedy' else best[:, :2].sum(-1)
+        order = np.argsort(-value, kind='stable')
+        margins.append(value[order[o['groups_kept'] - 1]] - value[order[o['groups_kept']]])
+        for g in order[o['groups_kept']:]:
+            per_group[g] = -np.inf
+    order = np.argsort(-keys, kind='stable')
+    k = o['top_k']
+    margins.append(keys[order[k - 1]] - keys[order[k]])
+    weights = scores[order[:k]]
+    if o['normalise']:
+        weights = weights / (weights.sum() + 1e-20)
+    if o['model_type'] != 'deepseek_v2' or not o['normalise']:
+        weights = weights * o['scale']
+    return order[:k], weights
+
+
+def moe(o, w, p, x, margins):
+    out = ffn(w, p + 'shared_experts.', x) if o['shared'] else np.zeros_like(x)
+    for t in range(len(x)):
+        for e, weight in zip(*route(o, w, p, x[t], margins)):
+            out[t] += weight * ffn(w, p + 'experts.%d.' % e, x[t])
+    return out
+
+
+def forward(o, w, margins):
+    x = w['model.embed_tokens.weight'][TOKENS]
+    for i in range(o['layers']):
+        p = 'model.layers.%d.' % i
+        x = x + attention(o, w, p + 'self_attn.', rms(x, w[p + 'input_layernorm.weight']))
+        h = rms(x, w[p + 'post_attention_layernorm.weight'])
+        x = x + (ffn(w, p + 'mlp.', h) if i < o['dense_layers']
+                 else moe(o, w, p + 'mlp.', h, margins))
+    head = w['model.embed_tokens.weight' if o['tied'] else 'lm_head.weight']
+    return rms(x, w['model.norm.weight']) @ head.T
+
+
+def main():
+    cases = []
+    for name, changes in VARIANTS.items():
+        o, margins = dict(DEFAULTS, **changes), []
+        logits = forward(o, make(o), margins)
+        print('%-50s smallest router margin %.2g' % (name, min(margins)), file=sys.stderr)
+        cases.append(dict(name=name, options=o, tokens=TOKENS, rows=ROWS,
+                          logits=[[float('%.7g' % v) for v in logits[r]] for r in ROWS]))
+    print('[' + ',\n'.join(json.dumps(c) for c in cases) + ']')
+
+
+main()
