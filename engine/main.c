@@ -7,9 +7,12 @@
 
 
 static const moe_command_t *const commands[] = {
+    &moe_command_run,
+    &moe_command_bench,
     &moe_command_inspect,
     &moe_command_logits,
     &moe_command_tokenize,
+    &moe_command_serve,
     NULL
 };
 
