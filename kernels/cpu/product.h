@@ -14,6 +14,11 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vector.h"
 
+/* With few rows the weights stream from memory, and the hardware's prefetcher, which stops at page
+ * borders, is too slow for several panels at a time: it reaches half of the bandwidth. */
+#define STREAMED_ROWS 4u
+#define PREFETCH_BYTES 2048u
+
 typedef struct {
     const char *w;              /* first panel of the tile */
     size_t w_panel, w_step;     /* elements between panels, between terms */
@@ -69,7 +74,12 @@ MOE_INLINE void run_tile(const tile_t *t, const moe_element_t element, const siz
 
 #pragma GCC unroll 16
         for (size_t p = 0; p < panels; p++) {
-            weights[p] = load_weights(w + p * t->w_panel * element_size(element), element);
+            const char *panel = w + p * t->w_panel * element_size(element);
+
+            if (!strided && rows <= STREAMED_ROWS) {
+                __builtin_prefetch(panel + PREFETCH_BYTES);
+            }
+            weights[p] = load_weights(panel, element);
         }
 #pragma GCC unroll 16
         for (size_t r = 0; r < rows; r++) {

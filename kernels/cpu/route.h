@@ -63,7 +63,9 @@ static float group_score(const float *keys, size_t n, size_t top)
     const size_t first = next_in_order(keys, n, INFINITY, -1);
     const size_t second = top > 1 ? next_in_order(keys, n, keys[first], (ptrdiff_t) first) : n;
 
-    return second < n ? keys[first] + keys[second] : keys[first];
+    const float score = second < n ? keys[first] + keys[second] : keys[first];
+
+    return score == score ? score : -INFINITY;
 }
 
 

@@ -1,0 +1,209 @@
+/*
+ * The demo model against golden.json (float32 numpy): logits of every prompt position, and greedy
+ * continuations.
+ *
+ * Two float32 implementations may choose different experts where the router's margin is smaller
+ * than rounding; from there on the sequence's hidden states differ.  Such near ties (NEAR_TIE) excuse
+ * a position and those after it in its item; they are counted and must be few.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/forward.h"
+
+#define MODEL "conf/models/nginx-directives-moe"
+#define GOLDEN "t/golden/golden.json"
+#define TOLERANCE 2e-3              /* relative error of the 20 largest logits */
+#define NEAR_TIE 2e-6               /* router scores: their rounding errors */
+#define NEAR_TOKEN 1e-3             /* logits: the two best of a greedy step */
+#define MAX_EXCUSED 5               /* positions of all items */
+#define CONTEXT 512u
+
+typedef struct {
+    moe_model_t *model;
+    moe_forward_t *forward;
+    json_t *items;
+    uint32_t blocks[CONTEXT / MOE_BLOCK_TOKENS];
+} fixture_t;
+
+
+static int set_up(void **state)
+{
+    static fixture_t f;
+    moe_forward_options_t options = {
+        .threads = moe_cpu_count(), .context = CONTEXT, .batch_rows = CONTEXT,
+        .batch_sequences = 1, .batch_outputs = CONTEXT,
+    };
+    json_t *golden = json_load_file(GOLDEN, JSON_ALLOW_NUL, NULL);
+    moe_error_t error;
+
+    *state = &f;
+    f.items = json_incref(json_object_get(golden, "items"));
+    json_decref(golden);
+    f.model = moe_model_open(MODEL, &error);
+    if (f.model == NULL || json_array_size(f.items) == 0) {
+        print_error("%s: %s\n", GOLDEN, f.model ? "no items" : error.message);
+        return -1;
+    }
+    options.cache_bytes = CONTEXT / MOE_BLOCK_TOKENS * moe_forward_cache_bytes(f.model);
+    f.forward = moe_forward_create(f.model, &options, &error);
+    for (uint32_t b = 0; b < CONTEXT / MOE_BLOCK_TOKENS; b++) {
+        f.blocks[b] = b;
+    }
+    return f.forward ? 0 : -1;
+}
+
+
+static int tear_down(void **state)
+{
+    fixture_t *f = *state;
+
+    moe_forward_free(f->forward);
+    moe_model_close(f->model);
+    json_decref(f->items);
+    return 0;
+}
+
+
+static uint32_t load_ids(const json_t *array, uint32_t *ids)
+{
+    const uint32_t n = (uint32_t) json_array_size(array);
+
+    assert_in_range(n, 1, CONTEXT);
+    for (uint32_t i = 0; i < n; i++) {
+        ids[i] = (uint32_t) json_integer_value(json_array_get(array, i));
+    }
+    return n;
+}
+
+
+static const float *step(fixture_t *f, const uint32_t *ids, uint32_t n, uint32_t position,
+                         uint32_t outputs)
+{
+    const moe_batch_sequence_t sequence = {ids, n, position, f->blocks, outputs};
+    const moe_batch_t batch = {&sequence, 1};
+
+    return moe_forward_step(f->forward, &batch);
+}
+
+
+static double number_at(const json_t *object, const char *name, size_t i)
+{
+    return json_number_value(json_array_get(json_object_get(object, name), i));
+}
+
+
+static double relative_error(const json_t *top, const float *logits)
+{
+    const size_t n = json_array_size(json_object_get(top, "ids"));
+    double error = 0, norm = 0;
+
+    assert_int_equal(n, 20);
+    for (size_t i = 0; i < n; i++) {
+        const double value = number_at(top, "logits", i);
+
+        error += pow(logits[(size_t) number_at(top, "ids", i)] - value, 2);
+        norm += value * value;
+    }
+    return sqrt(error / norm);
+}
+
+
+static void test_logits(void **state)
+{
+    fixture_t *f = *state;
+    double worst = 0;
+    unsigned excused = 0, positions = 0;
+    uint32_t ids[CONTEXT];
+    size_t i;
+    json_t *item;
+
+    json_array_foreach(f->items, i, item) {
+        const uint32_t n = load_ids(json_object_get(item, "ids"), ids);
+        const float *logits = step(f, ids, n, 0, n);
+        int near_tie = 0;
+
+        for (uint32_t p = 0; p < n; p++) {
+            const double error = relative_error(
+                json_array_get(json_object_get(item, "top20"), p),
+                logits + (size_t) p * f->model->vocabulary);
+
+            positions++;
+            near_tie |= number_at(item, "router_margin", p) < NEAR_TIE;
+            if (near_tie && !(error <= TOLERANCE)) {
+                excused++;
+            } else if (!(error <= TOLERANCE)) {
+                fail_msg("item %zu, position %u: relative error %.3g", i, p, error);
+            } else {
+                worst = error > worst ? error : worst;
+            }
+        }
+    }
+    print_message("%u positions, worst relative error %.2g, %u excused by near ties\n", positions,
+                  worst, excused);
+    assert_in_range(excused, 0, MAX_EXCUSED);
+}
+
+
+static uint32_t best_token(const float *logits, uint32_t vocabulary)
+{
+    uint32_t best = 0;
+
+    for (uint32_t i = 1; i < vocabulary; i++) {
+        best = logits[i] > logits[best] ? i : best;
+    }
+    return best;
+}
+
+
+static void test_greedy(void **state)
+{
+    fixture_t *f = *state;
+    uint32_t ids[CONTEXT], greedy[CONTEXT];
+    unsigned tokens = 0, excused = 0;
+    size_t i;
+    json_t *item;
+
+    json_array_foreach(f->items, i, item) {
+        const uint32_t n = load_ids(json_object_get(item, "ids"), ids);
+        const uint32_t n_greedy = load_ids(json_object_get(item, "greedy"), greedy);
+        const float *logits = step(f, ids, n, 0, 1);
+
+        for (uint32_t k = 0; k < n_greedy; k++) {
+            const uint32_t best = best_token(logits, f->model->vocabulary);
+
+            tokens++;
+            if (best != greedy[k] && number_at(item, "greedy_margin", k) < NEAR_TOKEN) {
+                excused++;
+                break;
+            }
+            if (best != greedy[k]) {
+                fail_msg("item %zu, token %u: %u instead of %u", i, k, best, greedy[k]);
+            }
+            logits = step(f, &best, 1, n + k, 1);
+        }
+    }
+    print_message("%u tokens, %u excused by near ties\n", tokens, excused);
+    assert_in_range(excused, 0, 2);
+}
+
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_greedy),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

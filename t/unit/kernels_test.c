@@ -1,0 +1,444 @@
+/*
+ * The CPU kernels of every instruction set that this machine runs: against double precision, and
+ * bit by bit against each other and across batch sizes.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/cpu/kernels.h"
+#include "t/unit/tiny_model.h"
+
+#define EPSILON 0x1p-24
+#define MAX_ISAS 3
+
+static const moe_kernels_t *isas[MAX_ISAS];
+static size_t n_isas;
+static tiny_files_t numbers = {.random = 7};
+
+
+static float *random_floats(size_t n, float width)
+{
+    float *values = malloc((n + 1) * sizeof(float));
+
+    assert_non_null(values);
+    for (size_t i = 0; i < n; i++) {
+        values[i] = width * tiny_random(&numbers);
+    }
+    return values;
+}
+
+
+static void assert_same(const float *a, const float *b, size_t n)
+{
+    assert_memory_equal(a, b, n * sizeof(float));
+}
+
+
+static void assert_near(double value, double expected, double tolerance)
+{
+    if (!(fabs(value - expected) <= tolerance)) {
+        fail_msg("%.9g is not %.9g within %.3g", value, expected, tolerance);
+    }
+}
+
+
+/* w [columns, depth] into panels of `element`; w becomes what the panels hold. */
+static void *pack(float *w, size_t columns, size_t depth, moe_element_t element)
+{
+    const size_t panels = (columns + 15) / 16, size = element == MOE_ELEMENT_F32 ? 4 : 2;
+    char *data = calloc(panels * 16 * depth + 1, size);
+
+    assert_non_null(data);
+    for (size_t c = 0; c < columns; c++) {
+        for (size_t i = 0; i < depth; i++) {
+            char *to = data + (c / 16 * depth * 16 + i * 16 + c % 16) * size;
+            float value = w[c * depth + i];
+            uint16_t bits = element == MOE_ELEMENT_F16 ? tiny_half(value) : tiny_bfloat16(value);
+            uint32_t wide = (uint32_t) bits << 16;
+
+            if (element == MOE_ELEMENT_F32) {
+                memcpy(to, &value, 4);
+                continue;
+            }
+            memcpy(to, &bits, 2);
+            if (element == MOE_ELEMENT_BF16) {
+                memcpy(&w[c * depth + i], &wide, 4);
+            } else {
+                w[c * depth + i] = (float) ldexp(bits & 0x7c00 ? 1024 + (bits & 1023) : bits & 1023,
+                                                 (bits & 0x7c00 ? bits >> 10 & 31 : 1) - 25)
+                                   * (bits & 0x8000 ? -1.0f : 1.0f);
+            }
+        }
+    }
+    return data;
+}
+
+
+typedef struct {
+    size_t columns, depth;
+    float *w, *x, *y;               /* x: 40 rows */
+    void *panels;
+    moe_element_t element;
+} product_case_t;
+
+
+static void check_product(const product_case_t *c, const float *y, size_t rows)
+{
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t o = 0; o < c->columns; o++) {
+            double sum = 0, bound = 0;
+
+            for (size_t i = 0; i < c->depth; i++) {
+                const double term = (double) c->x[r * c->depth + i] * c->w[o * c->depth + i];
+
+                sum += term;
+                bound += fabs(term);
+            }
+            assert_near(y[r * c->columns + o], sum, (double) c->depth * EPSILON * bound);
+        }
+        assert_true(y[rows * c->columns] == -1.0f);     /* nothing is written behind the end */
+    }
+}
+
+
+/* Any number of rows gives the bits that one row at a time gives, on every instruction set. */
+static void run_product_case(const product_case_t *c)
+{
+    static const size_t batches[] = {40, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17};
+    float *first = NULL;
+
+    for (size_t k = 0; k < n_isas * 18; k++) {
+        const size_t rows = batches[k % 18];
+        float *y = malloc((rows * c->columns + 1) * sizeof(float));
+        const moe_product_t product = {
+            .panels = c->panels, .element = c->element, .depth = c->depth, .columns = c->columns,
+            .x = c->x, .x_stride = c->depth, .y = y, .y_stride = c->columns, .rows = rows,
+        };
+
+        y[rows * c->columns] = -1.0f;
+        isas[k / 18]->product(&product);
+        if (first == NULL) {
+            check_product(c, y, rows);
+            first = y;
+            continue;
+        }
+        assert_same(y, first, rows * c->columns);
+        assert_true(y[rows * c->columns] == -1.0f);
+        free(y);
+    }
+    free(first);
+}
+
+
+static void test_product(void **state)
+{
+    static const size_t columns[] = {1, 15, 16, 17, 33, 64, 100}, depths[] = {1, 7, 16, 31, 65, 200};
+
+    for (size_t c = 0; c < 7; c++) {
+        for (size_t d = 0; d < 6; d++) {
+            for (int element = MOE_ELEMENT_F32; element <= MOE_ELEMENT_BF16; element++) {
+                product_case_t t = {.columns = columns[c], .depth = depths[d],
+                                    .element = (moe_element_t) element};
+
+                t.w = random_floats(t.columns * t.depth, 1);
+                t.x = random_floats(40 * t.depth, 3);
+                t.panels = pack(t.w, t.columns, t.depth, t.element);
+                run_product_case(&t);
+                free(t.panels);
+                free(t.x);
+                free(t.w);
+            }
+        }
+    }
+}
+
+
+/* Every binary16 and bfloat16 number but NaN is widened exactly. */
+static void test_embed(void **state)
+{
+    uint16_t *panels = calloc(16, 65536 * sizeof(uint16_t));
+    float *y = malloc(65536 * sizeof(float));
+
+    for (size_t i = 0; i < 65536; i++) {
+        panels[i * 16 + 3] = (uint16_t) i;
+    }
+    for (size_t k = 0; k < n_isas; k++) {
+        isas[k]->embed(panels, MOE_ELEMENT_F16, 65536, 3, y);
+        for (size_t i = 0; i < 65536; i++) {
+            const int exponent = i >> 10 & 31, mantissa = i & 1023;
+            const double size = exponent == 31  ? INFINITY
+                                : exponent == 0 ? ldexp(mantissa, -24)
+                                                : ldexp(1024 + mantissa, exponent - 25);
+
+            if (exponent != 31 || mantissa == 0) {
+                assert_true(y[i] == (float) (i & 0x8000 ? -size : size));
+                assert_true(!signbit(y[i]) == !(i & 0x8000));
+            }
+        }
+        isas[k]->embed(panels, MOE_ELEMENT_BF16, 65536, 3, y);
+        for (size_t i = 0; i < 65536; i++) {
+            uint32_t bits;
+
+            memcpy(&bits, &y[i], sizeof(bits));
+            assert_int_equal(bits, i << 16);
+        }
+    }
+    free(panels);
+    free(y);
+}
+
+
+static void test_rms_norm(void **state)
+{
+    for (size_t n = 1; n <= 70; n++) {
+        float *x = random_floats(n, 5), *w = random_floats(n, 2), y[2][71];
+        double squares = 0;
+
+        for (size_t i = 0; i < n; i++) {
+            squares += (double) x[i] * x[i];
+        }
+        for (size_t k = 0; k < n_isas; k++) {
+            float *out = y[k > 0];
+
+            out[n] = -1.0f;
+            isas[k]->rms_norm(x, w, 1e-6f, n, out);
+            assert_true(out[n] == -1.0f);
+            assert_same(out, y[0], n);
+        }
+        for (size_t i = 0; i < n; i++) {
+            const double expected = w[i] * x[i] / sqrt(squares / (double) n + (double) 1e-6f);
+
+            assert_near(y[0][i], expected, fabs(expected) * 1e-6);
+        }
+        memcpy(y[1], x, n * sizeof(float));
+        isas[0]->rms_norm(y[1], w, 1e-6f, n, y[1]);
+        assert_same(y[1], y[0], n);
+        free(x);
+        free(w);
+    }
+}
+
+
+static void test_swiglu(void **state)
+{
+    enum { N = 4001 };
+    float gate[N], up[N], y[MAX_ISAS][N + 1];
+
+    for (size_t i = 0; i < N; i++) {
+        gate[i] = (float) ((double) i - N / 2) / 20.0f;
+        up[i] = 1.0f + (float) (i % 7);
+    }
+    gate[0] = -1e30f;
+    gate[1] = 1e30f;
+    for (size_t k = 0; k < n_isas; k++) {
+        y[k][N] = -1.0f;
+        isas[k]->swiglu(gate, up, N, y[k]);
+        assert_same(y[k], y[0], N);
+        assert_true(y[k][N] == -1.0f);
+    }
+    for (size_t i = 2; i < N; i++) {
+        const double expected = gate[i] / (1.0 + exp(-(double) gate[i])) * up[i];
+
+        /* e^x is clamped where it would leave the normal numbers */
+        assert_near(y[0][i], expected, fabs(expected) * 1e-6 + 1e-34);
+    }
+    assert_near(y[0][0], 0, 1e-7);
+    assert_true(y[0][1] == gate[1] * up[1]);
+}
+
+
+static void test_add_combine(void **state)
+{
+    for (size_t n = 1; n <= 40; n++) {
+        const uint32_t index[3] = {4, 0, 2};
+        const float weights[3] = {0.5f, -1.25f, 3.0f};
+        float *x = random_floats(5 * n, 2), *shared = random_floats(n, 2), y[2][41];
+
+        for (size_t k = 0; k < n_isas; k++) {
+            float *out = y[k > 0];
+
+            out[n] = -1.0f;
+            isas[k]->combine(x, index, weights, 3, shared, n, out);
+            assert_same(out, y[0], n);
+            assert_true(out[n] == -1.0f);
+            isas[k]->combine(x, index, weights, 3, NULL, n, out);
+            isas[k]->add(shared, n, out);
+            assert_same(out, y[0], n);
+        }
+        for (size_t i = 0; i < n; i++) {
+            float sum = weights[0] * x[4 * n + i];
+
+            sum = fmaf(weights[1], x[i], sum);
+            sum = fmaf(weights[2], x[2 * n + i], sum);
+            assert_true(y[0][i] == sum + shared[i]);
+        }
+        free(x);
+        free(shared);
+    }
+}
+
+
+static void test_rope(void **state)
+{
+    const float x[6] = {1, 2, 3, 4, 5, 6}, table[6] = {0.8f, 1, 0, 0.6f, 0, 1};
+    const float pairs[6] = {1 * 0.8f - 2 * 0.6f, 2 * 0.8f + 1 * 0.6f, 3, 4, -6, 5};
+    const float halves[6] = {1 * 0.8f - 4 * 0.6f, 2, -6, 4 * 0.8f + 1 * 0.6f, 5, 3};
+    float y[6];
+
+    for (size_t k = 0; k < n_isas; k++) {
+        isas[k]->rope(x, table, 1, 6, y);
+        assert_same(y, pairs, 6);
+        isas[k]->rope(x, table, 0, 6, y);
+        assert_same(y, halves, 6);
+        memcpy(y, x, sizeof(x));
+        isas[k]->rope(y, table, 0, 6, y);
+        assert_same(y, halves, 6);
+    }
+}
+
+
+/* Attention */
+
+typedef struct {
+    size_t heads, latent, rope, tokens;
+    float *query, *cache;               /* cache: blocks of 16 rows in mixed order */
+    uint32_t blocks[64];
+    size_t row;                         /* padded */
+    float scale;
+} attend_case_t;
+
+
+static const float *cache_row(const attend_case_t *c, size_t position)
+{
+    return c->cache + (c->blocks[position / 16] * 16 + position % 16) * c->row;
+}
+
+
+static void check_attend(const attend_case_t *c, const float *y)
+{
+    const size_t width = c->latent + c->rope;
+    double *score = malloc(c->tokens * sizeof(double));
+
+    for (size_t h = 0; h < c->heads; h++) {
+        double maximum = -INFINITY, sum = 0, norm = 0, error = 0;
+
+        for (size_t p = 0; p < c->tokens; p++) {
+            score[p] = 0;
+            for (size_t i = 0; i < width; i++) {
+                score[p] += (double) c->query[h * width + i] * cache_row(c, p)[i];
+            }
+            score[p] *= c->scale;
+            maximum = fmax(maximum, score[p]);
+        }
+        for (size_t p = 0; p < c->tokens; p++) {
+            score[p] = exp(score[p] - maximum);
+            sum += score[p];
+        }
+        for (size_t i = 0; i < c->latent; i++) {
+            double value = 0;
+
+            for (size_t p = 0; p < c->tokens; p++) {
+                value += score[p] / sum * cache_row(c, p)[i];
+            }
+            norm += value * value;
+            error += (value - y[h * c->latent + i]) * (value - y[h * c->latent + i]);
+        }
+        assert_near(sqrt(error / norm), 0, 3e-6);
+    }
+    free(score);
+}
+
+
+static float *run_attend(const moe_kernels_t *kernels, const attend_case_t *c, size_t split)
+{
+    const size_t n_parts = (c->tokens + split - 1) / split, part = moe_attend_part(c->latent);
+    float *parts = malloc(n_parts * part * sizeof(float));
+    float *scratch = malloc(moe_attend_scratch(c->latent + c->rope, split) * sizeof(float));
+    float *y = malloc((c->heads * c->latent + 1) * sizeof(float));
+
+    y[c->heads * c->latent] = -1.0f;
+    for (size_t i = 0; i < n_parts; i++) {
+        const moe_attend_t attend = {
+            .query = c->query, .heads = c->heads, .width = c->latent + c->rope,
+            .latent = c->latent, .cache = c->cache, .block_stride = 16 * c->row,
+            .row_stride = c->row, .block_tokens = 16, .blocks = c->blocks, .first = i * split,
+            .last = (i + 1) * split < c->tokens ? (i + 1) * split : c->tokens, .scale = c->scale,
+            .scratch = scratch, .part = parts + i * part,
+        };
+
+        kernels->attend(&attend);
+    }
+    kernels->attend_join(parts, n_parts, c->heads, c->latent, y, c->latent);
+    assert_true(y[c->heads * c->latent] == -1.0f);
+    free(parts);
+    free(scratch);
+    return y;
+}
+
+
+static void test_attend(void **state)
+{
+    static const size_t lengths[] = {1, 2, 15, 16, 17, 63, 64, 65, 128, 200};
+    static const size_t shapes[][3] = {{1, 16, 8}, {4, 40, 6}, {16, 64, 16}, {13, 17, 2}};
+
+    for (size_t i = 0; i < 40; i++) {
+        attend_case_t c = {.heads = shapes[i % 4][0], .latent = shapes[i % 4][1],
+                           .rope = shapes[i % 4][2], .tokens = lengths[i / 4], .scale = 0.3f};
+        float *first = NULL;
+
+        c.row = (c.latent + c.rope + 15) / 16 * 16;
+        c.query = random_floats(c.heads * (c.latent + c.rope), 2);
+        c.cache = random_floats(64 * 16 * c.row + 16, 2);
+        for (uint32_t b = 0; b < 64; b++) {
+            c.blocks[b] = (b * 37 + 5) % 64;
+        }
+        for (size_t k = 0; k < n_isas; k++) {
+            float *y = run_attend(isas[k], &c, 64);
+
+            if (first) {
+                assert_same(y, first, c.heads * c.latent);
+                free(y);
+            } else {
+                check_attend(&c, y);
+                first = y;
+            }
+        }
+        free(first);
+        free(c.query);
+        free(c.cache);
+    }
+}
+
+
+static void test_find(void **state)
+{
+    assert_null(moe_kernels_find("sse9"));
+    assert_ptr_equal(moe_kernels_find(NULL), isas[0]);
+    assert_string_equal(isas[n_isas - 1]->name, "c");
+}
+
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_product),
+        cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_rms_norm),
+        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_add_combine),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_attend),
+    };
+
+    while (n_isas < MAX_ISAS && moe_kernels_name(n_isas)) {
+        isas[n_isas] = moe_kernels_find(moe_kernels_name(n_isas));
+        n_isas++;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
