@@ -279,6 +279,7 @@ int moe_engine_submit(moe_engine_t *engine, void *client, uint64_t id, moe_reque
     pthread_mutex_lock(&engine->lock);
     rc = check_admission(engine, client, id, error);
     if (rc == 0) {
+        sequence->task.order = engine->arrivals++;
         moe_registry_add(&engine->registry, sequence);
         moe_sequence_queue_push(&engine->submitted, sequence);
         pthread_cond_signal(&engine->for_prompts);

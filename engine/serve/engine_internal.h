@@ -34,6 +34,7 @@ struct moe_engine_s {
 
     /* Guarded by the lock. */
     moe_registry_t registry;
+    uint64_t arrivals;
     moe_sequence_queue_t submitted;     /* through queue_next */
     moe_sequence_queue_t ready;
     moe_sequence_t *control;            /* through control_next */

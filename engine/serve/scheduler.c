@@ -29,7 +29,6 @@ struct moe_scheduler_s {
     moe_scheduler_options_t options;
     moe_cache_t *cache;
     task_list_t waiting, running;
-    uint64_t arrivals;
     uint64_t preemptions;
     double decode_ns, prefill_ns;       /* measured cost of a row; 0: not known yet */
     moe_batch_sequence_t *sequences;    /* [batch_sequences] */
@@ -107,7 +106,6 @@ static void take_out(task_list_t *list, moe_task_t *task)
 void moe_scheduler_add(moe_scheduler_t *scheduler, moe_task_t *task)
 {
     assert(task->state == MOE_TASK_NEW && task->n_tokens > 0);
-    task->order = scheduler->arrivals++;
     task->computed = 0;
     task->started = 0;
     insert(&scheduler->waiting, task, MOE_TASK_WAITING);

@@ -35,6 +35,7 @@ typedef struct moe_task_s {
     uint32_t outputs_from;          /* logits are wanted of this row and all after it */
     int paused;                     /* not run, gives way to those that wait */
     int32_t priority;               /* smaller goes first */
+    uint64_t order;                 /* of arrival: decides among equal priorities */
     uint64_t deadline_ns;           /* to be started by; 0: none */
     moe_block_table_t table;        /* capacity for all tokens it may ever have */
 
@@ -44,7 +45,6 @@ typedef struct moe_task_s {
     uint32_t step_rows;             /* of the step in progress, starting at `computed` */
     uint32_t step_outputs;
     int started;                    /* was running at least once */
-    uint64_t order;
     struct moe_task_s *previous, *next;
 } moe_task_t;
 

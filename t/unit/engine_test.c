@@ -741,7 +741,7 @@ static void test_queue(void **state)
     request.flags = MOE_REQUEST_IGNORE_EOS;
     submit_ok(engine, &answers[0], 0, &request);
     wait_tokens(&answers[0], 1);
-    /* Number 0 has no credit but is kept busy by it: the next one may take its place. */
+    /* Number 0 has no credit left: it gives its place to the next one. */
     submit_ok(engine, &answers[1], 1, &request);
     wait_tokens(&answers[1], 1);
     assert_int_equal(-1, submit(engine, &answers[1], 1, &request, &error));
@@ -765,6 +765,7 @@ static void test_queue_timeout(void **state)
     assert_non_null(answers);
     request.flags = MOE_REQUEST_IGNORE_EOS;
     submit_ok(engine, &answers[0], 0, &request);
+    wait_tokens(&answers[0], 1);
     submit_ok(engine, &answers[1], 1, &request);
     wait_tokens(&answers[1], UINT32_MAX);
     assert_int_equal(MOE_UNAVAILABLE, answers[1].code);

@@ -27,6 +27,7 @@ typedef struct {
     moe_cache_t *cache;
     moe_scheduler_t *scheduler;
     moe_scheduler_options_t options;
+    uint64_t arrivals;
 } bench_t;
 
 
@@ -34,6 +35,7 @@ static void set_up(bench_t *bench, uint32_t blocks, uint32_t rows, uint32_t sequ
 {
     moe_error_t error;
 
+    bench->arrivals = 0;
     bench->options = (moe_scheduler_options_t) {
         .batch_rows = rows,
         .batch_sequences = sequences,
@@ -69,6 +71,7 @@ static void add(bench_t *bench, job_t *job, uint32_t n_prompt, uint32_t goal, in
     job->task.n_tokens = n_prompt;
     job->task.outputs_from = n_prompt - 1;
     job->task.priority = priority;
+    job->task.order = bench->arrivals++;
     assert_int_equal(0, moe_block_table_init(&job->task.table, n_prompt + goal, &error));
     moe_scheduler_add(bench->scheduler, &job->task);
 }
