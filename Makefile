@@ -3,6 +3,7 @@
 # make bench      measurements (t/bench)
 # make install    DESTDIR and PREFIX as usual
 
+SHELL := /bin/bash
 BUILD ?= build
 CC ?= gcc
 OPTIMIZE ?= -O2 -g
@@ -46,6 +47,25 @@ $(LIBRARY): $(filter-out $(BUILD)/engine/main.o,$(ENGINE_OBJECTS))
 
 $(BUILD)/moe-engine: $(BUILD)/engine/main.o $(LIBRARY)
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+module: $(BUILD)/ngx_http_moe_module.so
+
+# The module is built by nginx's own configure and make, out of both trees.
+NGINX_SOURCE ?= /usr/share/nginx/src
+NGINX_OBJECTS := $(abspath $(BUILD))/nginx
+MODULE_SOURCES := config $(wildcard *.c *.h http/*.c http/*.h engine/channel/*.c engine/channel/*.h) \
+	$(addprefix engine/core/,buffer.c buffer.h clock.h error.c error.h)
+
+$(NGINX_OBJECTS)/Makefile: config
+	@mkdir -p $(BUILD)
+	cd $(NGINX_SOURCE) && . ./conf_flags && MOE_ENGINE_PATH=$(PREFIX)/sbin/moe-engine \
+		bash ./configure "$${NGX_CONF_FLAGS[@]}" --builddir=$(NGINX_OBJECTS) \
+		--with-cc-opt="$(OPTIMIZE) $(EXTRA_CFLAGS)" --with-ld-opt="$(LDFLAGS)" \
+		--add-dynamic-module=$(CURDIR) >$(NGINX_OBJECTS).log
+
+$(BUILD)/ngx_http_moe_module.so: $(NGINX_OBJECTS)/Makefile $(MODULE_SOURCES)
+	$(MAKE) -C $(NGINX_SOURCE) -f $(NGINX_OBJECTS)/Makefile modules
+	cp $(NGINX_OBJECTS)/ngx_http_moe_module.so $@
 
 $(BUILD)/unit/%: $(BUILD)/t/unit/%.o $(LIBRARY)
 	@mkdir -p $(@D)

@@ -1,0 +1,79 @@
+
+/*
+ * The worker's connection to one engine, and the calls on it.
+ *
+ * A call is one request to the engine: it is sent under an id of its own and
+ * its handler gets every frame that comes back under that id.  A handler runs
+ * in the middle of reading the channel: it notes what came and posts an event,
+ * it never sends output or finalizes an HTTP request.
+ */
+
+
+#ifndef _NGX_HTTP_MOE_CHANNEL_H_INCLUDED_
+#define _NGX_HTTP_MOE_CHANNEL_H_INCLUDED_
+
+
+#include "ngx_http_moe_module.h"
+
+
+typedef struct ngx_http_moe_call_s  ngx_http_moe_call_t;
+
+
+/* A frame of the call; header NULL: the engine is gone and the call ended. */
+
+typedef void (*ngx_http_moe_call_pt)(ngx_http_moe_call_t *call,
+    moe_frame_header_t *header, u_char *payload);
+
+
+struct ngx_http_moe_call_s {
+    ngx_rbtree_node_t          node;       /* key: the id */
+    ngx_queue_t                queue;      /* while held */
+    ngx_http_moe_channel_t    *channel;    /* NULL: not alive */
+    ngx_http_moe_call_pt       handler;
+    void                      *data;
+    moe_buffer_t               frame;      /* until it is sent */
+    unsigned                   held:1;
+};
+
+
+/* What is known of an engine.  Strings live as long as the channel. */
+
+typedef struct {
+    ngx_uint_t                 ready;      /* serves requests, beats */
+    const char                *name;       /* "ready", "loading", ... */
+    ngx_str_t                  message;    /* why not, in words */
+    moe_state_t                state;      /* the last one; without message */
+    ngx_msec_t                 age;        /* of the last one */
+    ngx_uint_t                 known;      /* there was one */
+} ngx_http_moe_health_t;
+
+
+/* init_process: connects to the engine of each model; exit_process closes. */
+
+ngx_int_t ngx_http_moe_channels_init(ngx_cycle_t *cycle,
+    ngx_http_moe_main_conf_t *mcf);
+void ngx_http_moe_channels_exit(ngx_cycle_t *cycle,
+    ngx_http_moe_main_conf_t *mcf);
+
+/*
+ * Sends call->frame, whose id is filled in, and takes its memory.
+ *   NGX_OK        sent, or on its way
+ *   NGX_AGAIN     held: it is sent when the engine is ready, and should be
+ *                 given up after *hold ms
+ *   NGX_DECLINED  the engine serves nothing now: see ngx_http_moe_health
+ *   NGX_ERROR     no memory
+ */
+ngx_int_t ngx_http_moe_call_start(ngx_http_moe_channel_t *ch,
+    ngx_http_moe_call_t *call, ngx_msec_t *hold);
+
+/* Tells the engine that `tokens` were delivered. */
+void ngx_http_moe_call_credit(ngx_http_moe_call_t *call, uint32_t tokens);
+
+/* Forgets the call; one that has not ended is cancelled in the engine. */
+void ngx_http_moe_call_end(ngx_http_moe_call_t *call, ngx_uint_t cancel);
+
+void ngx_http_moe_health(ngx_http_moe_channel_t *ch,
+    ngx_http_moe_health_t *health);
+
+
+#endif /* _NGX_HTTP_MOE_CHANNEL_H_INCLUDED_ */

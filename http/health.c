@@ -1,0 +1,79 @@
+
+#include "ngx_http_moe_module.h"
+#include "http/channel.h"
+#include "http/health.h"
+#include "http/model.h"
+#include "http/reply.h"
+
+
+ngx_int_t
+ngx_http_moe_health_handler(ngx_http_request_t *r, ngx_str_t *rest)
+{
+    char                       seconds[NGX_INT_T_LEN + 1];
+    ngx_uint_t                 i;
+    ngx_http_moe_text_t        text;
+    ngx_http_moe_model_t     **models;
+    ngx_http_moe_health_t      health;
+    ngx_http_moe_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_moe_module);
+    models = mcf->models.elts;
+
+    ngx_memzero(&text, sizeof(ngx_http_moe_text_t));
+
+    for (i = 0; i < mcf->models.nelts; i++) {
+
+        if (ngx_http_moe_pass_model(r, &models[i]->name) == NULL) {
+            continue;
+        }
+
+        ngx_http_moe_health(models[i]->channel, &health);
+
+        if (!health.ready) {
+            break;
+        }
+    }
+
+    if (i == mcf->models.nelts) {
+        ngx_http_moe_text_literal(&text, "{\"status\":\"ok\"}\n");
+        return ngx_http_moe_reply(r, NGX_HTTP_OK, "application/json", &text);
+    }
+
+    (void) snprintf(seconds, sizeof(seconds), "%d", NGX_HTTP_MOE_RETRY_AFTER);
+
+    if (ngx_http_moe_add_header(r, "Retry-After", seconds) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_moe_text_format(&text, "{\"status\":\"%s\",\"model\":",
+                             health.name);
+    ngx_http_moe_text_string(&text, (char *) models[i]->name.data,
+                             models[i]->name.len);
+    ngx_http_moe_text_literal(&text, ",\"message\":");
+    ngx_http_moe_text_string(&text, (char *) health.message.data,
+                             health.message.len);
+    ngx_http_moe_text_literal(&text, "}\n");
+
+    return ngx_http_moe_reply(r, NGX_HTTP_SERVICE_UNAVAILABLE,
+                              "application/json", &text);
+}
+
+
+void
+ngx_http_moe_health_problem(ngx_http_moe_problem_t *problem,
+    ngx_http_moe_model_t *model)
+{
+    ngx_http_moe_health_t  health;
+
+    ngx_http_moe_health(model->channel, &health);
+
+    if (health.message.len == 0) {
+        ngx_str_set(&health.message, "the engine was restarted");
+    }
+
+    ngx_http_moe_problem(problem, NGX_HTTP_SERVICE_UNAVAILABLE,
+                         "service_unavailable", "service_unavailable", NULL,
+                         "model \"%.*s\" is not available: %.*s",
+                         (int) model->name.len, model->name.data,
+                         (int) health.message.len, health.message.data);
+}

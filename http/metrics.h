@@ -1,0 +1,18 @@
+
+/* moe_metrics: Prometheus' text format. */
+
+
+#ifndef _NGX_HTTP_MOE_METRICS_H_INCLUDED_
+#define _NGX_HTTP_MOE_METRICS_H_INCLUDED_
+
+
+#include "ngx_http_moe_module.h"
+
+
+/* Content handler: asks every engine for its counts and answers when all have
+ * replied, or after a second with what there is. */
+
+ngx_int_t ngx_http_moe_metrics_handler(ngx_http_request_t *r);
+
+
+#endif /* _NGX_HTTP_MOE_METRICS_H_INCLUDED_ */

@@ -1,0 +1,389 @@
+
+/*
+ * A moe_model block is a list of settings; one table gives for each its
+ * kind, place and range.
+ */
+
+
+#include "ngx_http_moe_module.h"
+#include "http/json_text.h"
+#include "http/model.h"
+
+
+typedef enum {
+    NGX_HTTP_MOE_NUMBER = 0,
+    NGX_HTTP_MOE_SIZE,
+    NGX_HTTP_MOE_TIME
+} ngx_http_moe_setting_e;
+
+
+typedef struct {
+    ngx_str_t                 name;
+    char                     *engine_name;    /* in the engine's settings */
+    ngx_http_moe_setting_e    kind;
+    off_t                     lowest;
+    off_t                     highest;
+    size_t                    offset;
+} ngx_http_moe_setting_t;
+
+
+static char *ngx_http_moe_model_setting(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_moe_model_alias(ngx_conf_t *cf,
+    ngx_http_moe_model_t *model);
+static ngx_int_t ngx_http_moe_model_value(ngx_http_moe_setting_e kind,
+    ngx_str_t *value, off_t *result);
+static ngx_int_t ngx_http_moe_model_name(ngx_conf_t *cf, ngx_str_t *name);
+static ngx_int_t ngx_http_moe_model_files(ngx_conf_t *cf,
+    ngx_http_moe_model_t *model);
+
+
+#define ngx_http_moe_offset(field)  offsetof(ngx_http_moe_model_t, field)
+
+
+static ngx_http_moe_setting_t  ngx_http_moe_settings[] = {
+
+    { ngx_string("threads"), "threads",
+      NGX_HTTP_MOE_NUMBER, 1, 1024,
+      ngx_http_moe_offset(threads) },
+
+    { ngx_string("context"), "context",
+      NGX_HTTP_MOE_NUMBER, 2, 1 << 24,
+      ngx_http_moe_offset(context) },
+
+    { ngx_string("kv_cache"), "kv_cache",
+      NGX_HTTP_MOE_SIZE, 65536, (off_t) 1 << 46,
+      ngx_http_moe_offset(kv_cache) },
+
+    { ngx_string("batch_tokens"), "batch_tokens",
+      NGX_HTTP_MOE_NUMBER, 1, 1 << 20,
+      ngx_http_moe_offset(batch_tokens) },
+
+    { ngx_string("batch_sequences"), "batch_sequences",
+      NGX_HTTP_MOE_NUMBER, 1, 65536,
+      ngx_http_moe_offset(batch_sequences) },
+
+    { ngx_string("step_time"), "step_time_ms",
+      NGX_HTTP_MOE_TIME, 1, 600000,
+      ngx_http_moe_offset(step_time) },
+
+    { ngx_string("queue"), "queue",
+      NGX_HTTP_MOE_NUMBER, 1, 1 << 20,
+      ngx_http_moe_offset(queue) },
+
+    { ngx_string("queue_timeout"), "queue_timeout_ms",
+      NGX_HTTP_MOE_TIME, 1, 86400000,
+      ngx_http_moe_offset(queue_timeout) },
+
+    { ngx_null_string, NULL, NGX_HTTP_MOE_NUMBER, 0, 0, 0 }
+};
+
+
+char *
+ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_moe_main_conf_t  *mcf = conf;
+
+    char                   *rv;
+    ngx_str_t              *value;
+    ngx_conf_t              save;
+    ngx_http_moe_model_t   *model, *other, **slot;
+
+    value = cf->args->elts;
+
+    if (ngx_http_moe_model_name(cf, &value[1]) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    other = ngx_http_moe_find_model(mcf, &value[1]);
+    if (other) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "duplicate model name \"%V\", see %V:%ui",
+                           &value[1], &other->place.file, other->place.line);
+        return NGX_CONF_ERROR;
+    }
+
+    model = ngx_pcalloc(cf->pool, sizeof(ngx_http_moe_model_t));
+    if (model == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    model->name = value[1];
+    model->path = value[2];
+    ngx_str_set(&model->device, "cpu");
+    model->place.file = cf->conf_file->file.name;
+    model->place.line = cf->conf_file->line;
+
+    if (ngx_array_init(&model->aliases, cf->pool, 2, sizeof(ngx_str_t))
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_http_moe_model_files(cf, model) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    slot = ngx_array_push(&mcf->models);
+    if (slot == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *slot = model;
+
+    save = *cf;
+    cf->handler = ngx_http_moe_model_setting;
+    cf->handler_conf = (char *) model;
+
+    rv = ngx_conf_parse(cf, NULL);
+
+    *cf = save;
+
+    return rv;
+}
+
+
+static char *
+ngx_http_moe_model_setting(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_moe_model_t  *model = conf;
+
+    off_t                   *field, number;
+    ngx_str_t               *value;
+    ngx_http_moe_setting_t  *setting;
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[0].data, "alias") == 0) {
+        return ngx_http_moe_model_alias(cf, model);
+    }
+
+    if (cf->args->nelts != 2) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid number of arguments in \"%V\" of model "
+                           "\"%V\"", &value[0], &model->name);
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_strcmp(value[0].data, "device") == 0) {
+        if (ngx_strcmp(value[1].data, "cpu") != 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "unknown device \"%V\" of model \"%V\"",
+                               &value[1], &model->name);
+            return NGX_CONF_ERROR;
+        }
+
+        return NGX_CONF_OK;
+    }
+
+    for (setting = ngx_http_moe_settings; setting->name.len; setting++) {
+        if (ngx_strcmp(value[0].data, setting->name.data) == 0) {
+            break;
+        }
+    }
+
+    if (setting->name.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "unknown setting \"%V\" of model \"%V\"",
+                           &value[0], &model->name);
+        return NGX_CONF_ERROR;
+    }
+
+    field = (off_t *) ((char *) model + setting->offset);
+
+    if (*field) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "duplicate setting \"%V\" of model \"%V\"",
+                           &value[0], &model->name);
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_http_moe_model_value(setting->kind, &value[1], &number) != NGX_OK
+        || number < setting->lowest || number > setting->highest)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" of \"%V\" of model \"%V\": "
+                           "it must be between %O and %O%s",
+                           &value[1], &value[0], &model->name,
+                           setting->lowest, setting->highest,
+                           setting->kind == NGX_HTTP_MOE_TIME ? "ms" : "");
+        return NGX_CONF_ERROR;
+    }
+
+    *field = number;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_moe_model_alias(ngx_conf_t *cf, ngx_http_moe_model_t *model)
+{
+    ngx_str_t                 *value, *alias;
+    ngx_uint_t                 i;
+    ngx_http_moe_model_t      *other;
+    ngx_http_moe_main_conf_t  *mcf;
+
+    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_moe_module);
+    value = cf->args->elts;
+
+    if (cf->args->nelts < 2) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no name in \"alias\" of model \"%V\"",
+                           &model->name);
+        return NGX_CONF_ERROR;
+    }
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (ngx_http_moe_model_name(cf, &value[i]) != NGX_OK) {
+            return NGX_CONF_ERROR;
+        }
+
+        other = ngx_http_moe_find_model(mcf, &value[i]);
+
+        if (other) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate alias \"%V\" of model \"%V\", "
+                               "see %V:%ui", &value[i], &model->name,
+                               &other->place.file, other->place.line);
+            return NGX_CONF_ERROR;
+        }
+
+        alias = ngx_array_push(&model->aliases);
+        if (alias == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        *alias = value[i];
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_moe_model_value(ngx_http_moe_setting_e kind, ngx_str_t *value,
+    off_t *result)
+{
+    switch (kind) {
+
+    case NGX_HTTP_MOE_SIZE:
+        *result = ngx_parse_offset(value);
+        break;
+
+    case NGX_HTTP_MOE_TIME:
+        *result = ngx_parse_time(value, 0);
+        break;
+
+    default: /* NGX_HTTP_MOE_NUMBER */
+        *result = ngx_atoof(value->data, value->len);
+    }
+
+    return (*result == NGX_ERROR) ? NGX_ERROR : NGX_OK;
+}
+
+
+/*
+ * Names go into URIs, labels of metrics and process titles: a plain set of
+ * characters saves every one of them an escape.
+ */
+
+static ngx_int_t
+ngx_http_moe_model_name(ngx_conf_t *cf, ngx_str_t *name)
+{
+    u_char      ch;
+    ngx_uint_t  i;
+
+    for (i = 0; i < name->len; i++) {
+        ch = name->data[i];
+
+        if ((ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z')
+            || (ch >= '0' && ch <= '9') || ch == '-' || ch == '_'
+            || ch == '.' || ch == ':' || ch == '/' || ch == '@' || ch == '+')
+        {
+            continue;
+        }
+
+        break;
+    }
+
+    if (name->len == 0 || name->len > 128 || i < name->len
+        || ngx_strcmp(name->data, "any") == 0)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid model name \"%V\"", name);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_moe_model_files(ngx_conf_t *cf, ngx_http_moe_model_t *model)
+{
+    u_char           *p;
+    ngx_str_t         config;
+    ngx_file_info_t   info;
+
+    if (ngx_conf_full_name(cf->cycle, &model->path, 0) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_file_info(model->path.data, &info) == NGX_FILE_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           "model \"%V\": directory \"%V\" cannot be used",
+                           &model->name, &model->path);
+        return NGX_ERROR;
+    }
+
+    if (!ngx_is_dir(&info)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "model \"%V\": \"%V\" is not a directory",
+                           &model->name, &model->path);
+        return NGX_ERROR;
+    }
+
+    config.len = model->path.len + sizeof("/config.json") - 1;
+    config.data = ngx_pnalloc(cf->temp_pool, config.len + 1);
+    if (config.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(config.data, model->path.data, model->path.len);
+    ngx_memcpy(p, "/config.json", sizeof("/config.json"));
+
+    if (ngx_file_info(config.data, &info) == NGX_FILE_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           "model \"%V\": file \"%V\" cannot be used",
+                           &model->name, &config);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_moe_model_settings(ngx_http_moe_text_t *text,
+    ngx_http_moe_model_t *model)
+{
+    off_t       number;
+    ngx_uint_t  i;
+
+    ngx_http_moe_text_literal(text, "\"name\":");
+    ngx_http_moe_text_string(text, (char *) model->name.data, model->name.len);
+    ngx_http_moe_text_literal(text, ",\"model\":");
+    ngx_http_moe_text_string(text, (char *) model->path.data, model->path.len);
+
+    for (i = 0; ngx_http_moe_settings[i].name.len; i++) {
+        number = *(off_t *) ((char *) model + ngx_http_moe_settings[i].offset);
+
+        if (number) {
+            ngx_http_moe_text_format(text, ",\"%s\":%lld",
+                                     ngx_http_moe_settings[i].engine_name,
+                                     (long long) number);
+        }
+    }
+}

@@ -1,0 +1,800 @@
+
+/*
+ * The way of a request: route, body, parse (in the thread pool when it is
+ * large), model, calls.  From then on stream.c has it.
+ *
+ * Whoever finalizes a request closes its context first: nothing may come for
+ * it afterwards, and nothing here touches it again.
+ */
+
+
+#include "ngx_http_moe_module.h"
+#include "http/api.h"
+#include "http/engine_process.h"
+#include "http/health.h"
+#include "http/model.h"
+#include "http/reply.h"
+#include "http/stream.h"
+
+#include "engine/core/clock.h"
+
+#include <openssl/rand.h>
+
+
+#define NGX_HTTP_MOE_INLINE_BODY   65536
+
+
+typedef struct {
+    ngx_http_moe_ctx_t     *ctx;
+    ngx_http_moe_job_t     *job;
+    ngx_chain_t            *bufs;
+} ngx_http_moe_task_t;
+
+
+static ngx_int_t ngx_http_moe_no_route(ngx_http_request_t *r,
+    const ngx_http_moe_api_t *api);
+static ngx_int_t ngx_http_moe_wrong_method(ngx_http_request_t *r,
+    const ngx_http_moe_api_t *api, const ngx_http_moe_route_t *route);
+static ngx_http_moe_ctx_t *ngx_http_moe_create_ctx(ngx_http_request_t *r,
+    const ngx_http_moe_api_t *api, const ngx_http_moe_route_t *route);
+static void ngx_http_moe_cleanup(void *data);
+static void ngx_http_moe_body(ngx_http_request_t *r);
+static void ngx_http_moe_job_run(ngx_http_moe_job_t *job, ngx_chain_t *bufs,
+    ngx_log_t *log);
+static ngx_int_t ngx_http_moe_job_read(ngx_http_moe_job_t *job,
+    ngx_chain_t *bufs);
+static void ngx_http_moe_job_free(ngx_http_moe_job_t *job);
+#if (NGX_THREADS)
+static ngx_int_t ngx_http_moe_job_post(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
+static void ngx_http_moe_job_thread(void *data, ngx_log_t *log);
+static void ngx_http_moe_job_done(ngx_event_t *ev);
+static void ngx_http_moe_job_waiting(ngx_http_request_t *r);
+#endif
+static void ngx_http_moe_parsed(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
+static ngx_int_t ngx_http_moe_resolve(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
+static ngx_int_t ngx_http_moe_name(ngx_http_moe_ctx_t *ctx);
+static ngx_int_t ngx_http_moe_call(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
+static void ngx_http_moe_give_up(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
+
+
+ngx_int_t
+ngx_http_moe_handler(ngx_http_request_t *r)
+{
+    ngx_int_t                    rc;
+    ngx_str_t                    rest;
+    ngx_http_moe_ctx_t          *ctx;
+    const ngx_http_moe_api_t    *api;
+    const ngx_http_moe_route_t  *route;
+
+    api = ngx_http_moe_api_route(r, &route, &rest);
+
+    if (route == NULL || !(r->method & route->methods) || route->handler) {
+
+        rc = ngx_http_discard_request_body(r);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+
+        if (route == NULL) {
+            return ngx_http_moe_no_route(r, api);
+        }
+
+        if (!(r->method & route->methods)) {
+            return ngx_http_moe_wrong_method(r, api, route);
+        }
+
+        return route->handler(r, &rest);
+    }
+
+    ctx = ngx_http_moe_create_ctx(r, api, route);
+    if (ctx == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    r->request_body_in_single_buf = 1;
+
+    rc = ngx_http_read_client_request_body(r, ngx_http_moe_body);
+
+    if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
+        return rc;
+    }
+
+    return NGX_DONE;
+}
+
+
+static ngx_int_t
+ngx_http_moe_no_route(ngx_http_request_t *r, const ngx_http_moe_api_t *api)
+{
+    ngx_http_moe_problem_t  problem;
+
+    ngx_http_moe_problem(&problem, NGX_HTTP_NOT_FOUND, "invalid_request_error",
+                         "not_found", NULL, "there is nothing at this path");
+
+    return ngx_http_moe_reply_problem(r, api, &problem);
+}
+
+
+static ngx_int_t
+ngx_http_moe_wrong_method(ngx_http_request_t *r, const ngx_http_moe_api_t *api,
+    const ngx_http_moe_route_t *route)
+{
+    ngx_http_moe_problem_t  problem;
+
+    if (ngx_http_moe_add_header(r, "Allow",
+                                (route->methods & NGX_HTTP_POST)
+                                ? "POST, OPTIONS" : "GET, HEAD, OPTIONS")
+        != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (r->method == NGX_HTTP_OPTIONS) {
+        r->headers_out.status = NGX_HTTP_NO_CONTENT;
+        r->header_only = 1;
+
+        return ngx_http_send_header(r);
+    }
+
+    ngx_http_moe_problem(&problem, NGX_HTTP_NOT_ALLOWED,
+                         "invalid_request_error", "method_not_allowed", NULL,
+                         "this path does not take the method");
+
+    return ngx_http_moe_reply_problem(r, api, &problem);
+}
+
+
+static ngx_http_moe_ctx_t *
+ngx_http_moe_create_ctx(ngx_http_request_t *r, const ngx_http_moe_api_t *api,
+    const ngx_http_moe_route_t *route)
+{
+    ngx_http_cleanup_t       *cln;
+    ngx_http_moe_ctx_t       *ctx;
+    ngx_http_moe_loc_conf_t  *mlcf;
+
+    mlcf = ngx_http_get_module_loc_conf(r, ngx_http_moe_module);
+
+    ctx = ngx_pcalloc(r->pool, sizeof(ngx_http_moe_ctx_t));
+    if (ctx == NULL) {
+        return NULL;
+    }
+
+    cln = ngx_http_cleanup_add(r, 0);
+    if (cln == NULL) {
+        return NULL;
+    }
+
+    cln->handler = ngx_http_moe_cleanup;
+    cln->data = ctx;
+
+    ctx->request = r;
+    ctx->api = api;
+    ctx->route = route;
+    ctx->job.route = route;
+    ctx->job.max_tokens = mlcf->max_tokens;
+    ctx->created = ngx_time();
+    ctx->arrived = moe_now_ns();
+
+    ctx->work.handler = ngx_http_moe_stream_work;
+    ctx->work.data = ctx;
+    ctx->work.log = r->connection->log;
+
+    ctx->timer.handler = ngx_http_moe_stream_timer;
+    ctx->timer.data = ctx;
+    ctx->timer.log = r->connection->log;
+
+    ngx_http_set_ctx(r, ctx, ngx_http_moe_module);
+
+    return ctx;
+}
+
+
+ngx_http_moe_ctx_t *
+ngx_http_moe_get_ctx(ngx_http_request_t *r)
+{
+    ngx_http_cleanup_t  *cln;
+    ngx_http_moe_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_moe_module);
+
+    if (ctx == NULL && (r->internal || r->filter_finalize)) {
+
+        /* an internal redirect clears all contexts */
+
+        for (cln = r->main->cleanup; cln; cln = cln->next) {
+            if (cln->handler == ngx_http_moe_cleanup) {
+                return cln->data;
+            }
+        }
+    }
+
+    return ctx;
+}
+
+
+static void
+ngx_http_moe_cleanup(void *data)
+{
+    ngx_http_moe_ctx_t  *ctx = data;
+
+    if (ctx->called && !ctx->closed && !ctx->failed) {
+        ctx->finish = NGX_HTTP_MOE_FINISH_CANCELLED;
+    }
+
+    ngx_http_moe_close(ctx);
+}
+
+
+void
+ngx_http_moe_close(ngx_http_moe_ctx_t *ctx)
+{
+    ngx_uint_t              i, k;
+    ngx_http_moe_choice_t  *choice;
+
+    if (ctx->closed) {
+        return;
+    }
+
+    ctx->closed = 1;
+
+    for (i = 0; i < ctx->n; i++) {
+        choice = &ctx->choices[i];
+
+        ngx_http_moe_call_end(&choice->call, 1);
+
+        ngx_http_moe_text_free(&choice->text);
+        ngx_http_moe_text_free(&choice->ids);
+        ngx_http_moe_text_free(&choice->prompt_ids);
+        ngx_http_moe_text_free(&choice->prompt_logprobs);
+
+        for (k = 0; k < 4; k++) {
+            ngx_http_moe_text_free(&choice->logprobs[k]);
+        }
+    }
+
+    ngx_http_moe_text_free(&ctx->out);
+    ngx_http_moe_text_free(&ctx->prefix);
+
+    if (ctx->work.posted) {
+        ngx_delete_posted_event(&ctx->work);
+    }
+
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    if (!ctx->parsing) {
+        ngx_http_moe_job_free(&ctx->job);
+    }
+}
+
+
+static void
+ngx_http_moe_body(ngx_http_request_t *r)
+{
+    off_t                size;
+    ngx_chain_t         *cl;
+    ngx_http_moe_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_moe_module);
+
+    size = 0;
+
+    for (cl = r->request_body->bufs; cl; cl = cl->next) {
+        size += ngx_buf_size(cl->buf);
+    }
+
+    /* room for what the frame adds is checked when it is encoded */
+
+    if (size > MOE_FRAME_LIMIT) {
+        ngx_http_moe_close(ctx);
+        ngx_http_finalize_request(r, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE);
+        return;
+    }
+
+    ctx->job.size = (size_t) size;
+    ctx->start = ngx_current_msec;
+    ngx_http_moe_stream_set_timer(ctx);
+
+#if (NGX_THREADS)
+
+    if (size > NGX_HTTP_MOE_INLINE_BODY
+        && ngx_http_moe_job_post(r, ctx) == NGX_OK)
+    {
+        return;
+    }
+
+#endif
+
+    ngx_http_moe_job_run(&ctx->job, r->request_body->bufs,
+                         r->connection->log);
+    ngx_http_moe_parsed(r, ctx);
+}
+
+
+static void
+ngx_http_moe_job_run(ngx_http_moe_job_t *job, ngx_chain_t *bufs,
+    ngx_log_t *log)
+{
+    if (ngx_http_moe_job_read(job, bufs) != NGX_OK) {
+        ngx_http_moe_problem(&job->problem, NGX_HTTP_INTERNAL_SERVER_ERROR,
+                             "server_error", "server_error", NULL,
+                             "the body could not be read");
+        job->failed = 1;
+        return;
+    }
+
+    job->route->parse(job);
+
+    free(job->body);
+    job->body = NULL;
+}
+
+
+/* The body in one piece, from memory and from the temporary file. */
+
+static ngx_int_t
+ngx_http_moe_job_read(ngx_http_moe_job_t *job, ngx_chain_t *bufs)
+{
+    off_t         offset;
+    size_t        size;
+    char         *p;
+    ssize_t       n;
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    job->body = malloc(job->size + 1);
+    if (job->body == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = job->body;
+
+    for (cl = bufs; cl; cl = cl->next) {
+        b = cl->buf;
+
+        if (ngx_buf_in_memory(b)) {
+            p = (char *) ngx_cpymem(p, b->pos, b->last - b->pos);
+            continue;
+        }
+
+        if (!b->in_file) {
+            continue;
+        }
+
+        size = (size_t) (b->file_last - b->file_pos);
+        offset = b->file_pos;
+
+        while (size) {
+            n = pread(b->file->fd, p, size, offset);
+
+            if (n <= 0) {
+                if (n == -1 && ngx_errno == NGX_EINTR) {
+                    continue;
+                }
+
+                return NGX_ERROR;
+            }
+
+            p += n;
+            offset += n;
+            size -= n;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_moe_job_free(ngx_http_moe_job_t *job)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; job->frames && i < job->n; i++) {
+        moe_buffer_free(&job->frames[i]);
+    }
+
+    free(job->frames);
+    free(job->model);
+    free(job->body);
+
+    job->frames = NULL;
+    job->model = NULL;
+    job->model_size = 0;
+    job->body = NULL;
+    job->n = 0;
+}
+
+
+#if (NGX_THREADS)
+
+static ngx_int_t
+ngx_http_moe_job_post(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
+{
+    ngx_str_t             name;
+    ngx_thread_pool_t    *pool;
+    ngx_thread_task_t    *task;
+    ngx_http_moe_task_t  *data;
+
+    ngx_str_set(&name, "default");
+
+    pool = ngx_thread_pool_get((ngx_cycle_t *) ngx_cycle, &name);
+    if (pool == NULL) {
+        return NGX_DECLINED;
+    }
+
+    task = ngx_thread_task_alloc(r->pool, sizeof(ngx_http_moe_task_t));
+    if (task == NULL) {
+        return NGX_DECLINED;
+    }
+
+    data = task->ctx;
+    data->ctx = ctx;
+    data->job = &ctx->job;
+    data->bufs = r->request_body->bufs;
+
+    task->handler = ngx_http_moe_job_thread;
+    task->event.data = ctx;
+    task->event.handler = ngx_http_moe_job_done;
+
+    if (ngx_thread_task_post(pool, task) != NGX_OK) {
+        return NGX_DECLINED;
+    }
+
+    /* the request's memory stays until the thread is done with it */
+
+    r->main->blocked++;
+    r->aio = 1;
+    ctx->parsing = 1;
+
+    r->write_event_handler = ngx_http_moe_job_waiting;
+
+    if (r == r->main) {
+        r->read_event_handler = ngx_http_test_reading;
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_moe_job_thread(void *data, ngx_log_t *log)
+{
+    ngx_http_moe_task_t  *task = data;
+
+    ngx_http_moe_job_run(task->job, task->bufs, log);
+}
+
+
+static void
+ngx_http_moe_job_done(ngx_event_t *ev)
+{
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+    ngx_http_moe_ctx_t  *ctx;
+
+    ctx = ev->data;
+    r = ctx->request;
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    r->main->blocked--;
+    r->aio = 0;
+    ctx->parsing = 0;
+
+    if (ctx->closed) {
+
+        /* the client went away meanwhile: end what waited for the thread */
+
+        ngx_http_moe_job_free(&ctx->job);
+        c->write->handler(c->write);
+        return;
+    }
+
+    ngx_http_moe_parsed(r, ctx);
+    ngx_http_run_posted_requests(c);
+}
+
+
+static void
+ngx_http_moe_job_waiting(ngx_http_request_t *r)
+{
+    ngx_event_t  *wev;
+
+    wev = r->connection->write;
+
+    if (wev->delayed && wev->timedout) {
+        wev->delayed = 0;
+        wev->timedout = 0;
+    }
+
+    if (ngx_handle_write_event(wev, 0) != NGX_OK) {
+        ngx_log_error(NGX_LOG_INFO, wev->log, 0, "write event failed");
+    }
+}
+
+#endif
+
+
+static void
+ngx_http_moe_parsed(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    if (ctx->job.failed) {
+        ctx->problem = ctx->job.problem;
+        ctx->failed = 1;
+        ngx_http_moe_give_up(r, ctx);
+        return;
+    }
+
+    rc = ngx_http_moe_resolve(r, ctx);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_moe_name(ctx);
+    }
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_moe_call(r, ctx);
+    }
+
+    if (rc == NGX_DECLINED) {
+        ctx->failed = 1;
+        ngx_http_moe_give_up(r, ctx);
+        return;
+    }
+
+    if (rc != NGX_OK) {
+        ngx_http_moe_close(ctx);
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    r->write_event_handler = ngx_http_moe_stream_writer;
+
+    if (r == r->main) {
+        r->read_event_handler = ngx_http_test_reading;
+
+        /* the client may be gone already, with no further event to say so */
+
+        ngx_post_event(r->connection->read, &ngx_posted_events);
+    }
+
+    ngx_http_moe_stream_set_timer(ctx);
+}
+
+
+static void
+ngx_http_moe_give_up(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
+{
+    ctx->finish = NGX_HTTP_MOE_FINISH_ERROR;
+
+    ngx_http_moe_close(ctx);
+    ngx_http_finalize_request(r, ngx_http_moe_reply_problem(r, ctx->api,
+                                                            &ctx->problem));
+}
+
+
+/* NGX_DECLINED: ctx->problem says why. */
+
+static ngx_int_t
+ngx_http_moe_resolve(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
+{
+    ngx_str_t  name;
+
+    name.data = (u_char *) ctx->job.model;
+    name.len = ctx->job.model_size;
+
+    ctx->model = ngx_http_moe_pass_model(r, &name);
+
+    if (ctx->model) {
+        return NGX_OK;
+    }
+
+    if (name.len == 0) {
+        ngx_http_moe_problem(&ctx->problem, NGX_HTTP_BAD_REQUEST,
+                             "invalid_request_error", NULL, "model",
+                             "model is required");
+        return NGX_DECLINED;
+    }
+
+    ngx_http_moe_problem(&ctx->problem, NGX_HTTP_NOT_FOUND,
+                         "invalid_request_error", "model_not_found", "model",
+                         "the model \"%.*s\" does not exist",
+                         (int) ngx_min(name.len, 128), name.data);
+
+    return NGX_DECLINED;
+}
+
+
+ngx_http_moe_model_t *
+ngx_http_moe_pass_model(ngx_http_request_t *r, ngx_str_t *name)
+{
+    ngx_str_t                  value;
+    ngx_http_moe_pass_t       *pass;
+    ngx_http_moe_model_t      *model, **models;
+    ngx_http_moe_loc_conf_t   *mlcf;
+    ngx_http_moe_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_moe_module);
+    mlcf = ngx_http_get_module_loc_conf(r, ngx_http_moe_module);
+
+    pass = mlcf->pass;
+    model = pass->model;
+
+    if (pass->variable) {
+
+        if (ngx_http_complex_value(r, pass->variable, &value) != NGX_OK) {
+            return NULL;
+        }
+
+        model = ngx_http_moe_find_model(mcf, &value);
+
+        if (model == NULL
+            && !(value.len == 3 && ngx_strncmp(value.data, "any", 3) == 0))
+        {
+            ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                          "no model \"%V\" for \"moe_pass\"", &value);
+            return NULL;
+        }
+    }
+
+    if (model) {
+        return (name->len == 0
+                || ngx_http_moe_find_model(mcf, name) == model) ? model : NULL;
+    }
+
+    if (name->len == 0) {
+        models = mcf->models.elts;
+        return mcf->models.nelts == 1 ? models[0] : NULL;
+    }
+
+    return ngx_http_moe_find_model(mcf, name);
+}
+
+
+static ngx_int_t
+ngx_http_moe_name(ngx_http_moe_ctx_t *ctx)
+{
+    u_char  random[12], hex[2 * sizeof(random) + 1];
+
+    if (ctx->job.id[0] == '\0') {
+
+        if (RAND_bytes(random, sizeof(random)) != 1) {
+            return NGX_ERROR;
+        }
+
+        *ngx_hex_dump(hex, random, sizeof(random)) = '\0';
+        ngx_memcpy(ctx->job.id, hex, sizeof(hex));
+    }
+
+    (void) snprintf(ctx->id, sizeof(ctx->id), "%s%s", ctx->route->id_prefix,
+                    ctx->job.id);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_moe_call(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
+{
+    ngx_int_t               rc;
+    ngx_msec_t              hold;
+    ngx_uint_t              i;
+    ngx_http_moe_choice_t  *choice;
+
+    ctx->choices = ngx_pcalloc(r->pool,
+                               ctx->job.n * sizeof(ngx_http_moe_choice_t));
+    if (ctx->choices == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ctx->model->channel == NULL) {
+        ngx_http_moe_health_problem(&ctx->problem, ctx->model);
+        return NGX_DECLINED;
+    }
+
+    ctx->fingerprint = ctx->model->engine->fingerprint;
+    ctx->called = 1;
+
+    for (i = 0; i < ctx->job.n; i++) {
+        choice = &ctx->choices[i];
+
+        choice->ctx = ctx;
+        choice->index = i;
+        choice->call.handler = ngx_http_moe_stream_frame;
+        choice->call.data = choice;
+        choice->call.frame = ctx->job.frames[i];
+
+        ngx_memzero(&ctx->job.frames[i], sizeof(moe_buffer_t));
+
+        ctx->n++;
+        ctx->running++;
+
+        rc = ngx_http_moe_call_start(ctx->model->channel, &choice->call,
+                                     &hold);
+
+        if (rc == NGX_AGAIN) {
+            ctx->hold = hold;
+            continue;
+        }
+
+        if (rc == NGX_DECLINED) {
+            ngx_http_moe_health_problem(&ctx->problem, ctx->model);
+        }
+
+        if (rc == NGX_ERROR) {
+            ngx_http_moe_problem(&ctx->problem, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                 "service_unavailable", "service_unavailable",
+                                 NULL, "the engine takes no more requests");
+            rc = NGX_DECLINED;
+        }
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_moe_fail(ngx_http_moe_ctx_t *ctx, moe_error_code_t code,
+    const char *field, size_t field_size, const char *message, size_t size)
+{
+    char         name[128];
+    ngx_uint_t   status;
+    const char  *type, *kind;
+
+    if (ctx->failed) {
+        return;
+    }
+
+    ctx->failed = 1;
+    ctx->finish = NGX_HTTP_MOE_FINISH_ERROR;
+
+    switch (code) {
+
+    case MOE_INVALID:
+        status = NGX_HTTP_BAD_REQUEST;
+        type = "invalid_request_error";
+        kind = NULL;
+        break;
+
+    case MOE_TOO_LONG:
+        status = NGX_HTTP_BAD_REQUEST;
+        type = "invalid_request_error";
+        kind = "context_length_exceeded";
+        break;
+
+    case MOE_LIMIT:
+        status = NGX_HTTP_TOO_MANY_REQUESTS;
+        type = kind = "rate_limit_exceeded";
+        break;
+
+    case MOE_UNAVAILABLE:
+    case MOE_BAD_MODEL:
+        status = NGX_HTTP_SERVICE_UNAVAILABLE;
+        type = kind = "service_unavailable";
+        break;
+
+    default:
+        status = NGX_HTTP_INTERNAL_SERVER_ERROR;
+        type = kind = "server_error";
+    }
+
+    (void) snprintf(name, sizeof(name), "%.*s",
+                    (int) ngx_min(field_size, sizeof(name) - 1), field);
+
+    ngx_http_moe_problem(&ctx->problem, status, type, kind, name, "%.*s",
+                         (int) ngx_min(size, 480), message);
+}

@@ -1,0 +1,667 @@
+
+/*
+ * Frames of one step of the engine arrive together.  Each is turned into text
+ * at once, then one posted event per request sends all of it: one write per
+ * step and client.  The event is also what keeps the rule that no request is
+ * touched after it was finalized: it looks at one context, and finalizing is
+ * the last thing it does.
+ *
+ * Tokens are credited to the engine when the client's socket has taken them,
+ * so a client that stalls pauses its own sequence and nothing else.
+ */
+
+
+#include "ngx_http_moe_module.h"
+#include "http/api.h"
+#include "http/health.h"
+#include "http/model.h"
+#include "http/reply.h"
+#include "http/stream.h"
+
+#include "engine/core/clock.h"
+
+
+#define NGX_HTTP_MOE_BUFFER         4096
+#define NGX_HTTP_MOE_CREDIT_BATCH   32      /* tokens */
+#define NGX_HTTP_MOE_TIMER          60000   /* ms, when nothing is due */
+
+
+static void ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice,
+    u_char *payload, size_t size);
+static void ngx_http_moe_stream_tokens(ngx_http_moe_choice_t *choice,
+    u_char *payload, size_t size);
+static void ngx_http_moe_stream_done(ngx_http_moe_choice_t *choice,
+    u_char *payload, size_t size);
+static void ngx_http_moe_stream_error(ngx_http_moe_choice_t *choice,
+    u_char *payload, size_t size);
+static void ngx_http_moe_stream_broken(ngx_http_moe_ctx_t *ctx);
+static void ngx_http_moe_stream_process(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
+static void ngx_http_moe_stream_whole(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
+static void ngx_http_moe_stream_output(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
+static ngx_int_t ngx_http_moe_stream_header(ngx_http_request_t *r);
+static ngx_int_t ngx_http_moe_stream_chain(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx, ngx_chain_t **out);
+static void ngx_http_moe_stream_wait(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
+static void ngx_http_moe_stream_credit(ngx_http_moe_ctx_t *ctx);
+static void ngx_http_moe_stream_end(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx, ngx_int_t rc);
+static ngx_uint_t ngx_http_moe_stream_held(ngx_http_moe_ctx_t *ctx);
+static ngx_msec_t ngx_http_moe_stream_next(ngx_msec_t next, ngx_msec_t limit,
+    ngx_msec_t elapsed);
+static void ngx_http_moe_stream_timeout(ngx_http_moe_ctx_t *ctx,
+    const char *what);
+
+
+void
+ngx_http_moe_stream_frame(ngx_http_moe_call_t *call,
+    moe_frame_header_t *header, u_char *payload)
+{
+    ngx_http_moe_ctx_t     *ctx;
+    ngx_http_moe_choice_t  *choice;
+
+    choice = call->data;
+    ctx = choice->ctx;
+
+    ngx_post_event(&ctx->work, &ngx_posted_events);
+
+    if (ctx->failed) {
+        return;
+    }
+
+    if (header == NULL) {
+        ngx_http_moe_health_problem(&ctx->problem, ctx->model);
+        ctx->failed = 1;
+        ctx->finish = NGX_HTTP_MOE_FINISH_ERROR;
+        return;
+    }
+
+    switch (header->type) {
+
+    case MOE_FRAME_STARTED:
+        ngx_http_moe_stream_started(choice, payload, header->size);
+        break;
+
+    case MOE_FRAME_TOKENS:
+        ngx_http_moe_stream_tokens(choice, payload, header->size);
+        break;
+
+    case MOE_FRAME_DONE:
+        ngx_http_moe_stream_done(choice, payload, header->size);
+        break;
+
+    case MOE_FRAME_ERROR:
+        ngx_http_moe_stream_error(choice, payload, header->size);
+        break;
+
+    default:
+        ngx_http_moe_stream_broken(ctx);
+    }
+}
+
+
+static void
+ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
+    size_t size)
+{
+    moe_started_t        started;
+    ngx_http_moe_ctx_t  *ctx;
+
+    ctx = choice->ctx;
+
+    if (choice->started || moe_started_decode(payload, size, &started) != 0) {
+        ngx_http_moe_stream_broken(ctx);
+        return;
+    }
+
+    choice->started = 1;
+    choice->prompt_tokens = started.prompt_tokens;
+    choice->cached_tokens = started.cached_tokens;
+
+    if (ctx->first == 0) {
+        ctx->first = moe_now_ns();
+        ctx->queue_ns = started.queue_ns;
+    }
+
+    ctx->api->started(choice, &started);
+}
+
+
+static void
+ngx_http_moe_stream_tokens(ngx_http_moe_choice_t *choice, u_char *payload,
+    size_t size)
+{
+    moe_tokens_t         tokens;
+    ngx_http_moe_ctx_t  *ctx;
+
+    ctx = choice->ctx;
+
+    if (!choice->started || moe_tokens_decode(payload, size, &tokens) != 0) {
+        ngx_http_moe_stream_broken(ctx);
+        return;
+    }
+
+    choice->completion_tokens += tokens.n_ids;
+    choice->undelivered += tokens.n_ids;
+    ctx->last = moe_now_ns();
+
+    ctx->api->tokens(choice, &tokens);
+}
+
+
+static void
+ngx_http_moe_stream_done(ngx_http_moe_choice_t *choice, u_char *payload,
+    size_t size)
+{
+    moe_done_t           done;
+    ngx_http_moe_ctx_t  *ctx;
+
+    ctx = choice->ctx;
+
+    if (!choice->started || moe_done_decode(payload, size, &done) != 0) {
+        ngx_http_moe_stream_broken(ctx);
+        return;
+    }
+
+    choice->done = 1;
+    choice->prompt_tokens = done.prompt_tokens;
+    choice->cached_tokens = done.cached_tokens;
+    choice->completion_tokens = done.completion_tokens;
+    choice->finish = (done.reason == MOE_FINISH_LENGTH)
+                     ? NGX_HTTP_MOE_FINISH_LENGTH : NGX_HTTP_MOE_FINISH_STOP;
+
+    ctx->finish = ngx_max(ctx->finish, choice->finish);
+    ctx->decode_ns += done.decode_ns;
+    ctx->running--;
+
+    ngx_http_moe_call_end(&choice->call, 0);
+
+    ctx->api->done(choice);
+}
+
+
+static void
+ngx_http_moe_stream_error(ngx_http_moe_choice_t *choice, u_char *payload,
+    size_t size)
+{
+    moe_failure_t  failure;
+
+    if (moe_failure_decode(payload, size, &failure) != 0) {
+        ngx_http_moe_stream_broken(choice->ctx);
+        return;
+    }
+
+    ngx_http_moe_call_end(&choice->call, 0);
+
+    ngx_http_moe_fail(choice->ctx, failure.code,
+                      failure.field.data, failure.field.size,
+                      failure.message.data, failure.message.size);
+}
+
+
+static void
+ngx_http_moe_stream_broken(ngx_http_moe_ctx_t *ctx)
+{
+    static const char  message[] = "the engine sent an unexpected event";
+
+    ngx_http_moe_fail(ctx, MOE_SYSTEM, "", 0, message, sizeof(message) - 1);
+}
+
+
+void
+ngx_http_moe_stream_work(ngx_event_t *ev)
+{
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+    ngx_http_moe_ctx_t  *ctx;
+
+    ctx = ev->data;
+    r = ctx->request;
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    ngx_http_moe_stream_process(r, ctx);
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+static void
+ngx_http_moe_stream_process(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
+{
+    if (ctx->ended) {
+        return;
+    }
+
+    if (ctx->failed) {
+
+        if (!ctx->header_sent) {
+            ngx_http_moe_close(ctx);
+            ngx_http_finalize_request(r,
+                 ngx_http_moe_reply_problem(r, ctx->api, &ctx->problem));
+            return;
+        }
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "moe: stream ends with an error: %s",
+                      ctx->problem.message);
+
+        ctx->api->error_event(&ctx->out, &ctx->problem);
+        ctx->ended = 1;
+        r->keepalive = 0;
+
+    } else if (ctx->running == 0) {
+        ctx->api->end(ctx);
+        ctx->ended = 1;
+    }
+
+    if (ctx->job.stream) {
+        ngx_http_moe_stream_output(r, ctx);
+        return;
+    }
+
+    if (ctx->ended) {
+        ngx_http_moe_stream_whole(r, ctx);
+        return;
+    }
+
+    ngx_http_moe_stream_credit(ctx);
+}
+
+
+static void
+ngx_http_moe_stream_whole(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
+{
+    ngx_uint_t           i, k;
+    ngx_http_moe_text_t  text;
+
+    text = ctx->out;
+    ngx_memzero(&ctx->out, sizeof(ngx_http_moe_text_t));
+
+    for (i = 0; i < ctx->n; i++) {
+        text.failed |= ctx->choices[i].text.failed;
+
+        for (k = 0; k < 4; k++) {
+            text.failed |= ctx->choices[i].logprobs[k].failed;
+        }
+    }
+
+    ngx_http_moe_close(ctx);
+    ngx_http_finalize_request(r, ngx_http_moe_reply(r, NGX_HTTP_OK,
+                                                    "application/json",
+                                                    &text));
+}
+
+
+/* Sends ctx->out and what is left of earlier output. */
+
+static void
+ngx_http_moe_stream_output(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
+{
+    ngx_int_t     rc;
+    ngx_chain_t  *out;
+
+    if (ctx->out.failed) {
+        ngx_http_moe_stream_end(r, ctx, NGX_ERROR);
+        return;
+    }
+
+    if (!ctx->header_sent) {
+
+        if (ctx->out.buffer.size == 0) {
+            return;
+        }
+
+        ctx->header_sent = 1;
+        rc = ngx_http_moe_stream_header(r);
+
+        if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+            ngx_http_moe_stream_end(r, ctx, rc);
+            return;
+        }
+    }
+
+    if (ngx_http_moe_stream_chain(r, ctx, &out) != NGX_OK) {
+        ngx_http_moe_stream_end(r, ctx, NGX_ERROR);
+        return;
+    }
+
+    rc = ngx_http_output_filter(r, out);
+
+    ngx_chain_update_chains(r->pool, &ctx->free, &ctx->busy, &out,
+                            (ngx_buf_tag_t) &ngx_http_moe_module);
+
+    if (rc == NGX_ERROR || ctx->ended) {
+        ngx_http_moe_stream_end(r, ctx, rc);
+        return;
+    }
+
+    if (ctx->busy == NULL) {
+        ngx_http_moe_stream_credit(ctx);
+    }
+
+    ngx_http_moe_stream_wait(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_moe_stream_header(ngx_http_request_t *r)
+{
+    r->headers_out.status = NGX_HTTP_OK;
+    r->headers_out.content_length_n = -1;
+    ngx_str_set(&r->headers_out.content_type, "text/event-stream");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    /* a cache or another nginx on the way must pass events on as they come */
+
+    if (ngx_http_moe_add_header(r, "Cache-Control", "no-cache") != NGX_OK
+        || ngx_http_moe_add_header(r, "X-Accel-Buffering", "no") != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_send_header(r);
+}
+
+
+static ngx_int_t
+ngx_http_moe_stream_chain(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx,
+    ngx_chain_t **out)
+{
+    size_t         size, done;
+    ngx_buf_t     *b;
+    ngx_chain_t   *cl, **last;
+
+    b = NULL;
+    last = out;
+
+    for (done = 0; done < ctx->out.buffer.size; done += size) {
+
+        cl = ngx_chain_get_free_buf(r->pool, &ctx->free);
+        if (cl == NULL) {
+            return NGX_ERROR;
+        }
+
+        b = cl->buf;
+
+        if (b->start == NULL) {
+            b->start = ngx_palloc(r->pool, NGX_HTTP_MOE_BUFFER);
+            if (b->start == NULL) {
+                return NGX_ERROR;
+            }
+
+            b->end = b->start + NGX_HTTP_MOE_BUFFER;
+        }
+
+        size = ngx_min(ctx->out.buffer.size - done, NGX_HTTP_MOE_BUFFER);
+
+        b->pos = b->start;
+        b->last = ngx_cpymem(b->pos, ctx->out.buffer.data + done, size);
+        b->tag = (ngx_buf_tag_t) &ngx_http_moe_module;
+        b->temporary = 1;
+        b->memory = 0;
+        b->flush = 0;
+        b->last_buf = 0;
+        b->last_in_chain = 0;
+
+        *last = cl;
+        last = &cl->next;
+    }
+
+    *last = NULL;
+
+    if (b) {
+        b->flush = 1;
+        ctx->last_output = ngx_current_msec;
+
+        if (ctx->ended) {
+            b->last_buf = (r == r->main) ? 1 : 0;
+            b->last_in_chain = 1;
+        }
+    }
+
+    ngx_http_moe_text_clear(&ctx->out);
+
+    return NGX_OK;
+}
+
+
+/* Waits for the client to take what is left; only so long. */
+
+static void
+ngx_http_moe_stream_wait(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
+{
+    ngx_event_t               *wev;
+    ngx_connection_t          *c;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    c = r->connection;
+    wev = c->write;
+
+    if (r != c->data) {
+
+        /* a subrequest whose turn has not come */
+
+        return;
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (r->buffered || r->postponed || (r == r->main && c->buffered)) {
+
+        if (!wev->delayed && !wev->timer_set) {
+            ngx_add_timer(wev, clcf->send_timeout);
+        }
+
+    } else if (wev->timer_set && !wev->delayed) {
+        ngx_del_timer(wev);
+    }
+
+    if (ngx_handle_write_event(wev, clcf->send_lowat) != NGX_OK) {
+        ngx_http_moe_stream_end(r, ctx, NGX_ERROR);
+    }
+}
+
+
+void
+ngx_http_moe_stream_writer(ngx_http_request_t *r)
+{
+    ngx_event_t         *wev;
+    ngx_connection_t    *c;
+    ngx_http_moe_ctx_t  *ctx;
+
+    c = r->connection;
+    wev = c->write;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_moe_module);
+
+    if (wev->timedout) {
+        ngx_log_error(NGX_LOG_INFO, c->log, NGX_ETIMEDOUT,
+                      "client timed out");
+
+        c->timedout = 1;
+        ctx->finish = NGX_HTTP_MOE_FINISH_CANCELLED;
+
+        ngx_http_moe_stream_end(r, ctx, NGX_HTTP_REQUEST_TIME_OUT);
+        return;
+    }
+
+    if (!ctx->header_sent || wev->delayed) {
+        if (ngx_handle_write_event(wev, 0) != NGX_OK) {
+            ngx_http_moe_stream_end(r, ctx, NGX_ERROR);
+        }
+
+        return;
+    }
+
+    /* the client took something: its time begins anew */
+
+    if (wev->timer_set) {
+        ngx_del_timer(wev);
+    }
+
+    ngx_http_moe_stream_output(r, ctx);
+}
+
+
+static void
+ngx_http_moe_stream_credit(ngx_http_moe_ctx_t *ctx)
+{
+    ngx_uint_t              i;
+    ngx_http_moe_choice_t  *choice;
+
+    for (i = 0; i < ctx->n; i++) {
+        choice = &ctx->choices[i];
+
+        if (choice->undelivered >= NGX_HTTP_MOE_CREDIT_BATCH
+            && !choice->done)
+        {
+            ngx_http_moe_call_credit(&choice->call, choice->undelivered);
+            choice->undelivered = 0;
+        }
+    }
+}
+
+
+static void
+ngx_http_moe_stream_end(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx,
+    ngx_int_t rc)
+{
+    if (!ctx->ended && !ctx->failed) {
+        ctx->finish = NGX_HTTP_MOE_FINISH_CANCELLED;
+    }
+
+    ngx_http_moe_close(ctx);
+    ngx_http_finalize_request(r, rc);
+}
+
+
+void
+ngx_http_moe_stream_timer(ngx_event_t *ev)
+{
+    ngx_msec_t                elapsed;
+    ngx_http_moe_ctx_t       *ctx;
+    ngx_http_moe_loc_conf_t  *mlcf;
+
+    ctx = ev->data;
+
+    mlcf = ngx_http_get_module_loc_conf(ctx->request, ngx_http_moe_module);
+    elapsed = ngx_current_msec - ctx->start;
+
+    if (ctx->parsing || ctx->failed || ctx->ended) {
+        ngx_add_timer(ev, NGX_HTTP_MOE_TIMER);
+        return;
+    }
+
+    if (ctx->hold && elapsed >= ctx->hold && ngx_http_moe_stream_held(ctx)) {
+        ngx_http_moe_health_problem(&ctx->problem, ctx->model);
+        ctx->failed = 1;
+        ctx->finish = NGX_HTTP_MOE_FINISH_ERROR;
+
+    } else if (mlcf->timeout_total && elapsed >= mlcf->timeout_total) {
+        ngx_http_moe_stream_timeout(ctx, "the answer");
+
+    } else if (mlcf->timeout_first && ctx->first == 0
+               && elapsed >= mlcf->timeout_first)
+    {
+        ngx_http_moe_stream_timeout(ctx, "the first token");
+
+    } else if (ctx->job.stream && mlcf->ping && ctx->busy == NULL
+               && ngx_current_msec - ctx->last_output >= mlcf->ping)
+    {
+        ngx_http_moe_text_literal(&ctx->out, ": ping\n\n");
+        ctx->last_output = ngx_current_msec;
+    }
+
+    if (ctx->failed || ctx->out.buffer.size) {
+        ngx_post_event(&ctx->work, &ngx_posted_events);
+    }
+
+    ngx_http_moe_stream_set_timer(ctx);
+}
+
+
+static ngx_uint_t
+ngx_http_moe_stream_held(ngx_http_moe_ctx_t *ctx)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < ctx->n; i++) {
+        if (ctx->choices[i].call.held) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static void
+ngx_http_moe_stream_timeout(ngx_http_moe_ctx_t *ctx, const char *what)
+{
+    ngx_http_moe_problem(&ctx->problem, NGX_HTTP_SERVICE_UNAVAILABLE,
+                         "service_unavailable", "timeout", NULL,
+                         "%s took too long", what);
+    ctx->failed = 1;
+    ctx->finish = NGX_HTTP_MOE_FINISH_TIMEOUT;
+}
+
+
+static ngx_msec_t
+ngx_http_moe_stream_next(ngx_msec_t next, ngx_msec_t limit, ngx_msec_t elapsed)
+{
+    if (elapsed >= limit) {
+        return 1;
+    }
+
+    return (limit - elapsed < next) ? limit - elapsed : next;
+}
+
+
+/* Always set while the request lives: a timer that is not cancelable is what
+ * keeps a worker that shuts down from cutting it. */
+
+void
+ngx_http_moe_stream_set_timer(ngx_http_moe_ctx_t *ctx)
+{
+    ngx_msec_t                elapsed, silence, next;
+    ngx_http_moe_loc_conf_t  *mlcf;
+
+    mlcf = ngx_http_get_module_loc_conf(ctx->request, ngx_http_moe_module);
+
+    elapsed = ngx_current_msec - ctx->start;
+    next = NGX_HTTP_MOE_TIMER;
+
+    if (ctx->last_output == 0) {
+        ctx->last_output = ngx_current_msec;
+    }
+
+    if (ctx->hold && ngx_http_moe_stream_held(ctx)) {
+        next = ngx_http_moe_stream_next(next, ctx->hold, elapsed);
+    }
+
+    if (mlcf->timeout_first && ctx->first == 0) {
+        next = ngx_http_moe_stream_next(next, mlcf->timeout_first, elapsed);
+    }
+
+    if (mlcf->timeout_total) {
+        next = ngx_http_moe_stream_next(next, mlcf->timeout_total, elapsed);
+    }
+
+    if (ctx->job.stream && mlcf->ping && !ctx->parsing) {
+        silence = ngx_current_msec - ctx->last_output;
+
+        /* while the client takes nothing there is no ping, but the next look
+         * is still a whole interval away */
+
+        next = ngx_http_moe_stream_next(next, mlcf->ping,
+                                        silence % mlcf->ping);
+    }
+
+    ngx_add_timer(&ctx->timer, next);
+}
