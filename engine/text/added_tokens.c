@@ -203,16 +203,18 @@ const moe_added_token_t *moe_added_tokens_find(const moe_added_tokens_t *set,
         return NULL;
     }
     for (size_t i = from; i < end; i++) {
-        token = longest_at(set, text, i, end, &range->end);
+        moe_span_t match = { i, i };
+
+        token = longest_at(set, text, i, end, &match.end);
         if (token == NULL) {
             continue;
         }
-        range->start = i;
-        if (token->single_word && inside_word(data, begin, end, range)) {
-            i = range->end - 1;         /* Hugging Face looks for no shorter one either */
+        if (token->single_word && inside_word(data, begin, end, &match)) {
+            i = match.end - 1;          /* Hugging Face looks for no shorter one either */
             continue;
         }
-        take_space(token, data, from, end, range);
+        take_space(token, data, from, end, &match);
+        *range = match;
         return token;
     }
     return NULL;

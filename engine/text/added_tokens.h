@@ -31,7 +31,7 @@ int moe_added_tokens_add(moe_added_tokens_t *set, const char *text, size_t size,
 
 /* Finds the first token in the bytes [from, end) of `text`: leftmost, then longest.  Bytes before
  * `from` (down to `begin`) are looked at only to tell words.  Returns it with the range that it
- * takes up, or NULL. */
+ * takes up, or NULL and leaves `range` alone. */
 const moe_added_token_t *moe_added_tokens_find(const moe_added_tokens_t *set,
                                                const moe_text_t *text, size_t begin, size_t from,
                                                size_t end, moe_span_t *range);

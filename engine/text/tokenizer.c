@@ -36,7 +36,7 @@ struct moe_tokenizer_s {
     moe_normalizer_t *normalizer;
     moe_pretokenizer_t *pretokenizer;
     moe_bpe_t *bpe;
-    moe_vocab_t added;          /* the added tokens that are not in the model's vocabulary too */
+    moe_vocab_t added;          /* may be in the model's vocabulary too, with the same ids */
     moe_added_tokens_t *raw, *normalized;       /* searched before, after the normaliser */
     moe_ids_t prefix, suffix;   /* what the post-processor puts around a text */
     piece_t *pieces;            /* by id; n_pieces of them */
@@ -256,16 +256,17 @@ static int fill_pieces(moe_tokenizer_t *tokenizer, const moe_decoder_t *decoder,
         piece_t *entry = &tokenizer->pieces[id];
         const moe_token_t *token;
 
-        if (id < tokenizer->added.n_ids && tokenizer->added.tokens[id].text != NULL) {
-            token = &tokenizer->added.tokens[id];
-        } else if (id < vocab->n_ids && vocab->tokens[id].text != NULL) {
+        if (id < vocab->n_ids && vocab->tokens[id].text != NULL) {
             token = &vocab->tokens[id];
+        } else if (id < tokenizer->added.n_ids && tokenizer->added.tokens[id].text != NULL) {
+            token = &tokenizer->added.tokens[id];
         } else {
             continue;
         }
         piece.size = 0;
         if (moe_buffer_append(&piece, token->text, token->size, error) != 0
-            || moe_decoder_apply(decoder, matcher, token != &vocab->tokens[id], &piece, error) != 0
+            || moe_decoder_apply(decoder, matcher, token == &tokenizer->added.tokens[id], &piece,
+                                 error) != 0
             || moe_buffer_append(&tokenizer->piece_bytes, piece.data, piece.size, error) != 0)
         {
             rc = -1;
