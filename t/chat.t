@@ -75,14 +75,14 @@ cmp_ok($count->("ab$_"), '>', $plain + 1, "$_ in user text is text")
     for '<|user|>', '<|assistant|>', '<|eos|>';
 
 # Template switches: a message to be continued is the prompt itself.
-my @ids = map { $_ + 0 } tokenize($question);
+my @ids = tokenize($question);
 my $continued = chat($server,
     [{ role => 'user', content => $question }, { role => 'assistant', content => 'Default of' }],
     { add_generation_prompt => \0, continue_final_message => \1, max_tokens => 20 });
 is($continued->{status}, 200, 'continue_final_message');
 is($continued->{json}{choices}[0]{message}{content},
    completion($server, { prompt => [0, 3, @ids[1 .. $#ids], 4,
-       (map { $_ + 0 } tokenize('Default of'))[1 ..  2]], temperature => 0, max_tokens => 20 })
+       (tokenize('Default of'))[1 .. 2]], temperature => 0, max_tokens => 20 })
        ->{json}{choices}[0]{text}, 'continues the message');
 cmp_ok(chat($server, $question, { add_generation_prompt => \0, max_tokens => 1 })
     ->{json}{usage}{prompt_tokens}, '<', $json->{usage}{prompt_tokens}, 'no generation prompt');

@@ -11,9 +11,9 @@ my @cases;
 
 # Every stop string made of the text itself cuts it at its first occurrence.
 for my $size (1, 2, 3, 7, 20) {
-    for (my $start = $size; $start + $size < length $text; $start += 9) {
+    for (my $start = $size; $start + $size < length $text; $start += 13) {
         my $stop = substr $text, $start, $size;
-        push @cases, ["'$stop'", $stop, substr($text, 0, index $text, $stop), 'stop'];
+        push @cases, [json_encode($stop), $stop, substr($text, 0, index $text, $stop), 'stop'];
     }
 }
 

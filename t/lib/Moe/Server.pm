@@ -281,8 +281,8 @@ sub alive {
     my ($self) = @_;
 
     return 0 unless $self->{master};
-    waitpid($self->{master}, WNOHANG) if $self->{daemon} eq 'off';
-    return scalar grep { $_->{pid} == $self->{master} } $self->processes;
+    return waitpid($self->{master}, WNOHANG) == 0 if $self->{daemon} eq 'off';
+    return kill 0, $self->{master};
 }
 
 

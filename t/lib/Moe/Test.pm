@@ -293,7 +293,7 @@ sub metrics {
 
     for my $line (split /\n/, get($server, '/metrics')->{body}) {
         next if $line =~ /^#/;
-        my ($name, $value) = $line =~ /^([a-z_]+(?:\{.*\})?) (\S+)$/ or die "no sample: $line\n";
+        my ($name, $value) = $line =~ /^([a-z0-9_]+(?:\{.*\})?) (\S+)$/ or die "no sample: $line\n";
         $samples{$name} = $value;
     }
     return \%samples;
@@ -347,12 +347,12 @@ sub engine_command {
 }
 
 
-# The token ids of a text, as `moe-engine tokenize` prints them.
+# The token ids of a text, the beginning-of-text token included.
 sub tokenize {
     my ($text) = @_;
 
     utf8::encode($text) if utf8::is_utf8($text);
-    return engine_command('tokenize', $Moe::Server::MODEL, $text) =~ /\d+/g;
+    return @{$json->decode(engine_command('tokenize', $Moe::Server::MODEL, $text))->{tokens}};
 }
 
 1;
