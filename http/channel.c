@@ -708,7 +708,7 @@ ngx_http_moe_call_end(ngx_http_moe_call_t *call, ngx_uint_t cancel)
         return;
     }
 
-    ngx_rbtree_delete(&ch->calls, &call->node);
+    /* before the deletion, which clears the key */
 
     if (cancel
         && moe_frame_empty(&ch->out, MOE_FRAME_CANCEL, call->node.key, &error)
@@ -716,6 +716,8 @@ ngx_http_moe_call_end(ngx_http_moe_call_t *call, ngx_uint_t cancel)
     {
         ngx_http_moe_channel_post(ch);
     }
+
+    ngx_rbtree_delete(&ch->calls, &call->node);
 }
 
 
