@@ -65,7 +65,8 @@ typedef struct {
     const uint32_t *prompt_ids;
     uint32_t n_prompt_ids;
 
-    uint32_t max_tokens;                /* not given: as many as the context holds */
+    uint32_t max_tokens;                /* not given: a default or, when 0, no limit, cut to what
+                                         * the context holds */
     uint32_t min_tokens;
     float temperature;                  /* 0: greedy */
     float top_p;

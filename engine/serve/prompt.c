@@ -165,6 +165,8 @@ int moe_prompt_measure(const moe_sequence_t *sequence, size_t n_prompt, uint32_t
             return refuse(field, prompt, error);
         }
         *max_tokens = request->max_tokens;
+    } else if (request->max_tokens > 0 && request->max_tokens < *max_tokens) {
+        *max_tokens = request->max_tokens;
     }
     if (request->min_tokens > *max_tokens) {
         moe_fail(error, MOE_INVALID, "min_tokens is %u, but at most %u tokens are generated",
