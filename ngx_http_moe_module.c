@@ -45,7 +45,7 @@ static void ngx_http_moe_exit_process(ngx_cycle_t *cycle);
 
 
 static ngx_conf_num_bounds_t  ngx_http_moe_max_tokens_bounds = {
-    ngx_conf_check_num_bounds, 0, NGX_MAX_INT32_VALUE
+    ngx_conf_check_num_bounds, 1, NGX_MAX_INT32_VALUE
 };
 
 

@@ -23,6 +23,8 @@ enum {
 
 static void ngx_http_moe_completion_record(ngx_http_moe_choice_t *choice,
     moe_logprob_t *record, ngx_uint_t first);
+static void ngx_http_moe_completion_offset(ngx_http_moe_choice_t *choice,
+    moe_string_t *token, moe_string_t *rest);
 static void ngx_http_moe_completion_top(ngx_http_moe_text_t *text,
     moe_logprob_t *record);
 static void ngx_http_moe_chat_record(ngx_http_moe_choice_t *choice,
@@ -34,14 +36,13 @@ static void ngx_http_moe_comma(ngx_http_moe_text_t *text);
 
 void
 ngx_http_moe_openai_logprobs(ngx_http_moe_choice_t *choice,
-    moe_reader_t *reader, uint32_t n, ngx_uint_t prompt)
+    moe_reader_t *reader, uint32_t n, moe_string_t *prompt)
 {
     uint32_t       i;
-    ngx_uint_t     chat;
+    moe_string_t   rest;
     moe_logprob_t  record;
 
-    chat = (ngx_http_moe_openai_kind(choice->ctx->route)
-            == NGX_HTTP_MOE_OPENAI_CHAT);
+    rest = prompt ? *prompt : ngx_http_moe_no_text;
 
     for (i = 0; i < n; i++) {
 
@@ -49,12 +50,38 @@ ngx_http_moe_openai_logprobs(ngx_http_moe_choice_t *choice,
             return;
         }
 
-        if (chat) {
+        if (ngx_http_moe_openai_kind(choice->ctx->route)
+            == NGX_HTTP_MOE_OPENAI_CHAT)
+        {
             ngx_http_moe_chat_record(choice, &record);
-
-        } else {
-            ngx_http_moe_completion_record(choice, &record, prompt && i == 0);
+            continue;
         }
+
+        ngx_http_moe_completion_record(choice, &record, prompt && i == 0);
+        ngx_http_moe_completion_offset(choice, &record.token.text,
+                                       prompt ? &rest : NULL);
+    }
+}
+
+
+void
+ngx_http_moe_openai_logprobs_keep(ngx_http_moe_choice_t *choice)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < 4; i++) {
+        choice->kept[i] = choice->logprobs[i].buffer.size;
+    }
+}
+
+
+void
+ngx_http_moe_openai_logprobs_drop(ngx_http_moe_choice_t *choice)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < 4; i++) {
+        choice->logprobs[i].buffer.size = choice->kept[i];
     }
 }
 
@@ -63,29 +90,18 @@ static void
 ngx_http_moe_completion_record(ngx_http_moe_choice_t *choice,
     moe_logprob_t *record, ngx_uint_t first)
 {
-    uint32_t              i;
     ngx_uint_t            k;
-    moe_string_t         *token;
     ngx_http_moe_text_t  *lists;
 
     lists = choice->logprobs;
-    token = &record->token.text;
 
     for (k = 0; k < 4; k++) {
         ngx_http_moe_comma(&lists[k]);
     }
 
-    ngx_http_moe_text_token(&lists[NGX_HTTP_MOE_TOKENS], token);
+    ngx_http_moe_text_token(&lists[NGX_HTTP_MOE_TOKENS], &record->token.text);
     ngx_http_moe_text_format(&lists[NGX_HTTP_MOE_TEXT_OFFSETS], "%llu",
                              (unsigned long long) choice->text_offset);
-
-    /* offsets count characters; one that spans tokens belongs to its first */
-
-    for (i = 0; i < token->size; i++) {
-        if (((u_char) token->data[i] & 0xc0) != 0x80) {
-            choice->text_offset++;
-        }
-    }
 
     if (first) {
         ngx_http_moe_text_literal(&lists[NGX_HTTP_MOE_TOKEN_LOGPROBS], "null");
@@ -96,6 +112,37 @@ ngx_http_moe_completion_record(ngx_http_moe_choice_t *choice,
     ngx_http_moe_text_number(&lists[NGX_HTTP_MOE_TOKEN_LOGPROBS],
                              record->token.logprob);
     ngx_http_moe_completion_top(&lists[NGX_HTTP_MOE_TOP_LOGPROBS], record);
+}
+
+
+/*
+ * Offsets count characters of the text; a character that spans tokens belongs
+ * to its first.  A prompt's special token (one that begins every text) is not
+ * in the text and moves nothing.
+ */
+
+static void
+ngx_http_moe_completion_offset(ngx_http_moe_choice_t *choice,
+    moe_string_t *token, moe_string_t *rest)
+{
+    uint32_t  i;
+
+    if (rest) {
+        if (rest->size < token->size
+            || ngx_memcmp(rest->data, token->data, token->size) != 0)
+        {
+            return;
+        }
+
+        rest->data += token->size;
+        rest->size -= token->size;
+    }
+
+    for (i = 0; i < token->size; i++) {
+        if (((u_char) token->data[i] & 0xc0) != 0x80) {
+            choice->text_offset++;
+        }
+    }
 }
 
 

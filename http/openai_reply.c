@@ -16,7 +16,7 @@ static void ngx_http_moe_chunk_begin(ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_chunk_end(ngx_http_moe_choice_t *choice,
     const char *reason);
 static void ngx_http_moe_chunk_text(ngx_http_moe_choice_t *choice,
-    moe_string_t *text);
+    const moe_string_t *text);
 static void ngx_http_moe_choice_ids(ngx_http_moe_text_t *text,
     const uint8_t *ids, uint32_t n);
 static void ngx_http_moe_choice_clear(ngx_http_moe_choice_t *choice);
@@ -28,17 +28,17 @@ static void ngx_http_moe_usage(ngx_http_moe_ctx_t *ctx);
 static const char *ngx_http_moe_finish_name(ngx_http_moe_choice_t *choice);
 
 
+const moe_string_t  ngx_http_moe_no_text = { "", 0 };
+
+
 void
 ngx_http_moe_openai_started(ngx_http_moe_choice_t *choice,
     moe_started_t *started)
 {
     moe_reader_t         reader;
-    moe_string_t         none;
     ngx_http_moe_ctx_t  *ctx;
 
     ctx = choice->ctx;
-    none.data = "";
-    none.size = 0;
 
     ngx_http_moe_choice_ids(&choice->prompt_ids, started->prompt_ids,
                             started->n_prompt_ids);
@@ -51,7 +51,9 @@ ngx_http_moe_openai_started(ngx_http_moe_choice_t *choice,
 
     if (ctx->job.echo && ctx->job.logprobs) {
         ngx_http_moe_openai_logprobs(choice, &started->logprobs,
-                                     started->n_logprobs, 1);
+                                     started->n_logprobs,
+                                     &started->prompt_text);
+        ngx_http_moe_openai_logprobs_keep(choice);
     }
 
     if (!ctx->job.stream) {
@@ -70,8 +72,7 @@ ngx_http_moe_openai_started(ngx_http_moe_choice_t *choice,
     } else if (started->prompt_text.size || started->n_prompt_ids
                || started->n_logprobs)
     {
-        ngx_http_moe_chunk_text(choice, started->prompt_text.size
-                                        ? &started->prompt_text : &none);
+        ngx_http_moe_chunk_text(choice, &started->prompt_text);
     }
 }
 
@@ -85,23 +86,27 @@ ngx_http_moe_openai_tokens(ngx_http_moe_choice_t *choice, moe_tokens_t *tokens)
 
     if (ctx->job.logprobs) {
         ngx_http_moe_openai_logprobs(choice, &tokens->logprobs,
-                                     tokens->n_logprobs, 0);
+                                     tokens->n_logprobs, NULL);
     }
 
     if (ctx->job.token_ids) {
         ngx_http_moe_choice_ids(&choice->ids, tokens->ids, tokens->n_ids);
     }
 
-    if (!ctx->job.stream) {
-        ngx_http_moe_text_escape(&choice->text, tokens->text.data,
-                                 tokens->text.size);
+    /* text that is held back makes no chunk; what goes with it waits for it */
+
+    if (tokens->text.size == 0) {
         return;
     }
 
-    /* text that is held back makes no chunk, unless something goes with it */
+    ngx_http_moe_openai_logprobs_keep(choice);
 
-    if (tokens->text.size || ctx->job.logprobs || ctx->job.token_ids) {
+    if (ctx->job.stream) {
         ngx_http_moe_chunk_text(choice, &tokens->text);
+
+    } else {
+        ngx_http_moe_text_escape(&choice->text, tokens->text.data,
+                                 tokens->text.size);
     }
 }
 
@@ -113,8 +118,16 @@ ngx_http_moe_openai_done(ngx_http_moe_choice_t *choice)
 
     ctx = choice->ctx;
 
+    if (choice->finish == NGX_HTTP_MOE_FINISH_STOP) {
+        ngx_http_moe_openai_logprobs_drop(choice);
+    }
+
     if (!ctx->job.stream) {
         return;
+    }
+
+    if (choice->logprobs[0].buffer.size) {
+        ngx_http_moe_chunk_text(choice, &ngx_http_moe_no_text);
     }
 
     ngx_http_moe_chunk_begin(choice);
@@ -232,7 +245,8 @@ ngx_http_moe_chunk_end(ngx_http_moe_choice_t *choice, const char *reason)
 
 
 static void
-ngx_http_moe_chunk_text(ngx_http_moe_choice_t *choice, moe_string_t *text)
+ngx_http_moe_chunk_text(ngx_http_moe_choice_t *choice,
+    const moe_string_t *text)
 {
     ngx_http_moe_text_t  *out;
 
@@ -303,6 +317,8 @@ ngx_http_moe_choice_clear(ngx_http_moe_choice_t *choice)
     for (i = 0; i < 4; i++) {
         ngx_http_moe_text_clear(&choice->logprobs[i]);
     }
+
+    ngx_memzero(choice->kept, sizeof(choice->kept));
 
     ngx_http_moe_text_clear(&choice->ids);
     ngx_http_moe_text_clear(&choice->prompt_ids);
