@@ -81,18 +81,19 @@ choose_user() {
 }
 
 configure() {
-    sed -e "s|listen 8080|listen $port|" \
+    sed -e "s|listen 8080|listen $port|" -e "s|build/run/|$run/|" \
         -e "s|moe_model demo conf/models/nginx-directives-moe |moe_model demo \"$model\" |" \
-        conf/demo.conf >build/run/demo.conf
-    [ -z "${THREADS:-}" ] || sed -i "s|^\( *\)context [0-9]*;|&\n\1threads $THREADS;|" build/run/demo.conf
+        conf/demo.conf >"$run/demo.conf"
+    [ -z "${THREADS:-}" ] ||
+        sed -i "s|^\( *\)context [0-9]*;|\1threads $THREADS;\n&|" "$run/demo.conf"
     if [ -n "${CONTEXT:-}" ]; then
-        sed -i "s|context [0-9]*;|context $CONTEXT;|" build/run/demo.conf
+        sed -i "s|context [0-9]*;|context $CONTEXT;|" "$run/demo.conf"
     elif [ "$model" != "$demo_model" ]; then
-        sed -i "/^ *context [0-9]*;/d" build/run/demo.conf
+        sed -i "/^ *context [0-9]*;/d" "$run/demo.conf"
     fi
     if [ "$(id -u)" = 0 ]; then
         user=$(choose_user "$model")
-        sed -i "1i user $user;" build/run/demo.conf
+        sed -i "1i user $user;" "$run/demo.conf"
     fi
 }
 
@@ -118,15 +119,16 @@ serve() {
     demo_model=$PWD/conf/models/nginx-directives-moe
     model=$(realpath -- "${1:-$demo_model}") || exit 1
     [ -f "$model/config.json" ] || fail "$model: no config.json there, not a model directory"
-    mkdir -p build/run
+    run=build/run/$port
+    mkdir -p "$run"
     configure
-    /usr/sbin/nginx -p "$PWD" -e build/run/error.log -c build/run/demo.conf -g 'daemon off;' &
+    /usr/sbin/nginx -p "$PWD" -e "$run/error.log" -c "$run/demo.conf" -g 'daemon off;' &
     nginx=$!
     trap 'kill -QUIT $nginx 2>/dev/null' INT TERM
     if wait_ready; then
         cat <<EOF
 
-Serving $model on http://127.0.0.1:$port (log: build/run/error.log; stop with Ctrl-C). Try:
+Serving $model on http://127.0.0.1:$port (log: $run/error.log; stop with Ctrl-C). Try:
 
 curl -N http://127.0.0.1:$port/v1/chat/completions -d '{"messages":[{"role":"user","content":"What is the default of keepalive_timeout?"}],"stream":true}'
 
