@@ -18,12 +18,10 @@ $on
 ssl_certificate %PREFIX%/cert.pem;
 ssl_certificate_key %PREFIX%/key.pem;
 END
-system('openssl', qw(req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -batch -keyout),
-    "$server->{prefix}/key.pem", '-out', "$server->{prefix}/cert.pem") == 0
-    or die 'openssl req failed';
+$server->make_certificate;
 $server->start;
 
-my $body = { model => 'demo', %{long_body(800)} };
+my $body = { model => 'demo', %{long_body(500)} };
 my $expected = completion($server, $body);
 my $text = $expected->{json}{choices}[0]{text};
 

@@ -6,7 +6,7 @@ use Moe::Test;
 
 my $server = server();
 my $engine = $server->engine_pid;
-my $body = long_body(1500);
+my $body = long_body(900);
 my $expected = completion($server, $body)->{json}{choices}[0]{text};
 my $short = essence(completion($server, long_body(10)));
 
@@ -56,10 +56,11 @@ is(completion($server, long_body(10))->{json}{usage}{completion_tokens}, 3, 'moe
 is($server->engine_pid, $engine, 'the engine is the same');
 
 # A configuration with a fault is not taken.
-$server->expect(qr/\[emerg\].* moe_pass/);
-$server->write_config(location => 'moe_pass no_such_model;');
+my $refusal = qr/\[emerg\].*"moe_pass" directive is duplicate/;
+$server->expect($refusal);
+$server->write_config(location => 'moe_pass demo;');
 $server->signal('HUP');
-ok(wait_until(5, sub { $server->log_text =~ /\[emerg\].*no_such_model|\[emerg\].*moe_pass/ }),
+ok(wait_until(5, sub { $server->log_text =~ $refusal }),
    'a broken configuration is refused');
 is(essence(completion($server, long_body(3))), essence(completion($server, long_body(3))),
    'the old one serves on');

@@ -8,15 +8,11 @@ listen 127.0.0.1:%TLS_PORT% ssl sndbuf=4k;
 ssl_certificate %PREFIX%/cert.pem;
 ssl_certificate_key %PREFIX%/key.pem;
 END
-system('openssl', qw(req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2
-    -subj /CN=localhost -keyout), "$server->{prefix}/key.pem", '-out', "$server->{prefix}/cert.pem",
-    '-batch', '-quiet') == 0 or system('openssl', qw(req -x509 -newkey rsa:2048 -nodes -days 2
-    -subj /CN=localhost -keyout), "$server->{prefix}/key.pem",
-    '-out', "$server->{prefix}/cert.pem") == 0 or die 'openssl req failed';
+$server->make_certificate;
 $server->start;
 
 my @tls = (client => { tls => 1, port => $server->{tls_port} });
-my $body = long_body(1000, logprobs => 1);
+my $body = long_body(500);
 my $expected = completion($server, $body);
 
 is(essence(completion($server, $body, @tls)), essence($expected), 'the same answer');

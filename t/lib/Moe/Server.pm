@@ -192,6 +192,18 @@ sub write_file {
 }
 
 
+# Writes cert.pem and key.pem into the prefix.
+sub make_certificate {
+    my ($self) = @_;
+    my $prefix = $self->{prefix};
+
+    system("openssl req -x509 -newkey rsa:2048 -nodes -batch -days 2 -subj /CN=localhost"
+        . " -keyout $prefix/key.pem -out $prefix/cert.pem 2>$prefix/openssl.log") == 0
+        or die $self->log_text('openssl.log');
+    return;
+}
+
+
 sub command {
     my ($self, @options) = @_;
     my $prefix = $self->{prefix};
@@ -312,8 +324,10 @@ sub processes {
 sub worker_pids {
     my ($self) = @_;
 
-    return sort { $a <=> $b }
-        map { $_->{pid} } grep { $_->{title} =~ /^nginx: worker process\s*$/ } $self->processes;
+    my @pids = map { $_->{pid} } grep { $_->{title} =~ /^nginx: worker process\s*$/ }
+        $self->processes;
+
+    return @pids = sort { $a <=> $b } @pids;
 }
 
 

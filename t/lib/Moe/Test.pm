@@ -221,12 +221,35 @@ sub collect {
             $result{done} = 1;
             next;
         }
-        collect_event(\%result, $json->decode($data));
+        collect_event(\%result, decode_event($data));
     }
     $result{complete} = $client->{complete};
     $result{text} = $result{texts}{0} // '';
     $result{finish} = ($result{finishes}{0} // [])->[-1];
     return \%result;
+}
+
+
+# JSON::PP takes a millisecond for an event, and a stream's events differ in little but their text:
+# what is around it is decoded once.
+my ($frame, $frame_decoded) = ('', undef);
+sub decode_event {
+    my ($data) = @_;
+    my ($before, $text, $after) =
+        $data =~ /^(.*?"(?:text|content)":)("(?:[^"\\]|\\.)*+")(.*)$/s or return $json->decode($data);
+    my $choice;
+
+    if ($frame ne $before . $after) {
+        $frame = $before . $after;
+        $frame_decoded = $json->decode(qq($before""$after));
+    }
+    $choice = { %{$frame_decoded->{choices}[0] // return $json->decode($data)} };
+    if ($choice->{delta}) {
+        $choice->{delta} = { %{$choice->{delta}}, content => $json->decode($text) };
+    } else {
+        $choice->{text} = $json->decode($text);
+    }
+    return { %$frame_decoded, choices => [$choice] };
 }
 
 
