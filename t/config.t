@@ -31,7 +31,7 @@ my @cases = (
     ['server', 'location /x { moe_pass demo; moe_pass demo; }', qr/moe_pass.*duplicate/],
     ['server', 'moe_pass demo;', qr/moe_pass.*not allowed/],
     ['server', 'location /x { moe_pass demo; moe_max_tokens x; }', qr/moe_max_tokens|"x"/],
-    ['server', 'location /x { moe_pass demo; moe_max_tokens 0; }', qr/moe_max_tokens|"0"/],
+    ['server', 'location /x { moe_pass demo; moe_max_tokens -1; }', qr/moe_max_tokens|"-1"/],
     ['server', 'location /x { moe_pass demo; moe_timeout 5s; }', qr/moe_timeout|"5s"/],
     ['server', 'location /x { moe_pass demo; moe_timeout first=x; }', qr/first=x/],
     ['server', 'location /x { moe_pass demo; moe_timeout last=5s; }', qr/last=5s/],

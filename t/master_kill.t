@@ -19,4 +19,6 @@ is($server->health, 503, '/health is 503');
 $server->signal('QUIT', $_) for $server->worker_pids;
 ok($server->gone(5), 'the workers quit');
 
+# nginx's own words about the master's end of a worker's channel.
+$server->expect(qr/recvmsg\(\) failed \(104/);
 finish();

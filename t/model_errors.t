@@ -100,11 +100,11 @@ for my $case (@cases) {
         next;
     }
     $broken->start(ready => 0);
-    ok(wait_until(10, sub { $broken->log_text =~ /\[error\].*$cause/ }), "$name: cause in the log")
-        or diag($broken->log_text);
-    my $health = get($broken, '/health');
+    my $health;
+    ok(wait_until(10, sub { $health = get($broken, '/health'); $health->{body} =~ $cause }),
+       "$name: /health names the cause") or diag($health->{body});
     is($health->{status}, 503, "$name: /health");
-    like($health->{body}, $cause, "$name: /health names the cause");
+    like($broken->log_text, qr/\[error\].*$cause/, "$name: so does the log");
     is(completion($broken, long_body(1))->{status}, 503, "$name: a request");
     is($broken->worker_pids, 2, "$name: nginx runs on");
     is_deeply([$broken->stop], [], "$name: stops cleanly");

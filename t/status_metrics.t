@@ -78,7 +78,10 @@ cmp_ok($usage, '>', 0, 'it uses cache');
 cmp_ok($usage, '<', 1, 'as a fraction');
 
 # moe_status says the same in JSON.
-my $status = get($server, '/status');
+my $status = wait_until(2, sub {    # a heartbeat later
+    my $answer = get($server, '/status');
+    return ($answer->{json}{models}[0]{running} // 0) == 1 && $answer;
+}) // get($server, '/status');
 is($status->{status}, 200, 'status');
 is($status->{headers}{'content-type'}, 'application/json', 'status: content type');
 my ($model) = ref $status->{json}{models} eq 'ARRAY'
@@ -87,7 +90,7 @@ is($model->{state}, 'ready', 'status: state');
 is($model->{running}, 1, 'status: running');
 is($model->{waiting}, 0, 'status: waiting');
 is($model->{context}, 2048, 'status: context');
-is($model->{pid}, $server->engine_pid, 'status: pid') if exists $model->{pid};
+is($model->{pid}, $server->engine_pid, 'status: pid');
 $held->close;
 ok(idle($server), 'idle');
 is(metric($server, 'moe_kv_cache_usage_perc'), 0, 'no cache in use');

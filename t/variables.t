@@ -47,14 +47,14 @@ completion($server, { prompt => 'a', max_tokens => -1 });
 $log = logged();
 is($log->{status}, 400, 'error: status');
 is($log->{completion_tokens}, '-', 'error: no tokens');
-is($log->{finish_reason}, '-', 'error: no finish reason');
+is($log->{finish_reason}, 'error', 'error: finish reason');
 
 hold($server, long_body(1500))->close;
 $log = logged();
 is($log->{status}, 200, 'aborted: status');
 cmp_ok($log->{completion_tokens}, '>', 0, 'aborted: tokens so far');
 cmp_ok($log->{completion_tokens}, '<', 1500, 'aborted: not all');
-isnt($log->{finish_reason}, 'length', 'aborted: no normal finish reason');
+is($log->{finish_reason}, 'cancelled', 'aborted: finish reason');
 
 # Outside a moe_pass location variables are empty.
 get($server, '/status');

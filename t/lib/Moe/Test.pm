@@ -86,12 +86,15 @@ END {
     for my $server (grep { $_->{owner} == $$ } @servers) {
         $server->kill_all;
         if ($failed) {
-            my @lines = split /\n/, $server->log_text;
-            splice @lines, 0, @lines - 20 if @lines > 20;
-            diag(join "\n", "kept: $server->{prefix}", @lines);
+            diag("kept: $server->{prefix}");
         } else {
             $server->remove;
         }
+    }
+    if ($failed && @servers) {
+        my @lines = split /\n/, $servers[-1]->log_text;
+        splice @lines, 0, @lines - 20 if @lines > 20;
+        diag(join "\n", @lines);
     }
     $? = $status;
 }
@@ -323,14 +326,13 @@ sub metrics {
 }
 
 
-# The sum of a metric over all its labels.
+# The sum of a metric over all its labels; undef when the worker that was asked knows no engine.
 sub metric {
     my ($server, $name) = @_;
     my $samples = metrics($server);
     my @values = map { $samples->{$_} } grep { /^\Q$name\E(?:\{|$)/ } keys %$samples;
-    my $sum = 0;
+    my $sum;
 
-    die "no metric $name\n" unless @values;
     $sum += $_ for @values;
     return $sum;
 }
@@ -339,14 +341,14 @@ sub metric {
 sub running {
     my ($server) = @_;
 
-    return metric($server, 'moe_num_requests_running');
+    return metric($server, 'moe_num_requests_running') // -1;
 }
 
 
 sub waiting {
     my ($server) = @_;
 
-    return metric($server, 'moe_num_requests_waiting');
+    return metric($server, 'moe_num_requests_waiting') // -1;
 }
 
 
