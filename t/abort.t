@@ -33,7 +33,8 @@ for my $stream (\0, \1) {
 $runner->close;
 ok(idle($slow), 'it is cancelled, too');
 
-# In the middle of a prompt's prefill.
+# In the middle of a prompt's prefill.  The engine has to know how long a row takes: a first prompt.
+completion($slow, { prompt => [(7) x 20], max_tokens => 1 });
 $runner = send_body($slow, { prompt => [(7) x 2000], max_tokens => 1 });
 ok(wait_until(5, sub { running($slow) == 1 }), 'a long prompt');
 $runner->close;
