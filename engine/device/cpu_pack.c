@@ -1,13 +1,11 @@
 /*
- * Packing turns [row][column] into [panel][column][16 rows].  A work item is one panel; it goes
- * through its columns in strips, so that the 16 rows read and the strip written stay in the cache.
+ * Packing turns [row][column] into [panel][column][16 rows].  A work item is one panel: 16 rows are
+ * read side by side and the panel is written from front to end.
  */
 
 #include "engine/device/cpu_pack.h"
 
 #include "kernels/cpu/vector.h"
-
-#define STRIP 64u
 
 typedef struct {
     const moe_matrix_t *matrix;
@@ -53,22 +51,45 @@ static float widen(const moe_source_t *source, size_t index)
 }
 
 
-/* Columns [first, last) of a panel whose row 0 is `row` of the source; `rows` of 16 exist. */
-static void pack_strip(const moe_source_t *source, moe_element_t element, size_t row, size_t rows,
-                       size_t first, size_t last, void *panel)
+/* A panel whose row 0 is `row` of the source; `rows` of 16 exist.  The element size is a constant
+ * where this is inlined. */
+MOE_INLINE void copy_panel(const moe_source_t *source, const size_t size, size_t row, size_t rows,
+                           size_t columns, char *panel)
 {
-    for (size_t r = 0; r < rows; r++) {
-        const size_t start = (row + r) * source->row_stride;
+    const char *data = (const char *) source->data + row * source->row_stride * size;
 
-        for (size_t c = first; c < last; c++) {
-            const size_t from = start + c * source->column_stride, to = c * MOE_PANEL + r;
-
-            if (element != MOE_ELEMENT_F32) {
-                ((uint16_t *) panel)[to] = ((const uint16_t *) source->data)[from];
-            } else {
-                ((float *) panel)[to] = widen(source, from);
-            }
+    for (size_t c = 0; c < columns; c++) {
+        for (size_t r = 0; r < rows; r++) {
+            memcpy(panel + (c * MOE_PANEL + r) * size,
+                   data + (r * source->row_stride + c * source->column_stride) * size, size);
         }
+    }
+}
+
+
+static void widen_panel(const moe_source_t *source, size_t row, size_t rows, size_t columns,
+                        float *panel)
+{
+    for (size_t c = 0; c < columns; c++) {
+        for (size_t r = 0; r < rows; r++) {
+            panel[c * MOE_PANEL + r] = widen(source, (row + r) * source->row_stride
+                                                         + c * source->column_stride);
+        }
+    }
+}
+
+
+static void pack_panel(const moe_source_t *source, moe_element_t element, size_t row, size_t rows,
+                       size_t columns, char *panel)
+{
+    if (element != element_of(source->dtype)) {
+        widen_panel(source, row, rows, columns, (float *) panel);
+    } else if (element == MOE_ELEMENT_F32) {
+        copy_panel(source, sizeof(float), row, rows, columns, panel);
+    } else if (rows == MOE_PANEL) {
+        copy_panel(source, sizeof(uint16_t), row, MOE_PANEL, columns, panel);
+    } else {
+        copy_panel(source, sizeof(uint16_t), row, rows, columns, panel);
     }
 }
 
@@ -81,13 +102,10 @@ static void pack_panels(void *context, size_t first, size_t last, unsigned threa
     for (size_t i = first; i < last; i++) {
         const size_t index = i / m->panels, panel = i % m->panels, row = panel * MOE_PANEL;
         const size_t rows = m->rows - row < MOE_PANEL ? m->rows - row : MOE_PANEL;
-        char *data = m->data + index * m->stride
-                     + row * m->columns * moe_pack_element_size(m->element);
 
-        for (size_t c = 0; c < m->columns; c += STRIP) {
-            pack_strip(&job->sources[index], m->element, row, rows, c,
-                       m->columns - c < STRIP ? m->columns : c + STRIP, data);
-        }
+        pack_panel(&job->sources[index], m->element, row, rows, m->columns,
+                   m->data + index * m->stride
+                       + row * m->columns * moe_pack_element_size(m->element));
     }
 }
 

@@ -10,15 +10,11 @@
 
 #include "engine/model/tensor.h"
 
-/*
- * One weight matrix [rows, columns] = [out, in] of the checkpoint.  `device` is filled by the
- * device when it takes the weight over (packs or copies it): opaque here.
- */
+/* One weight matrix [rows, columns] = [out, in] of the checkpoint. */
 typedef struct {
     const moe_tensor_t *tensor;
     uint32_t rows, columns;
     uint64_t row_offset;                /* first row inside the tensor (slices of kv_b_proj) */
-    void *device;
 } moe_weight_t;
 
 /* A vector (norm weights, biases), widened to f32 by the family; owned by the model. */

@@ -1,0 +1,277 @@
+/* The CPU device: packing, products over stacks and groups, grouping of rows, attention in waves;
+ * the same bits with any number of threads. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/device/device.h"
+#include "t/unit/tiny_model.h"
+
+typedef struct {
+    moe_pool_t *pool;
+    moe_device_t *device;
+    const moe_device_ops_t *ops;
+} fixture_t;
+
+static tiny_files_t numbers = {.random = 11};
+
+
+static fixture_t open_device(unsigned threads)
+{
+    fixture_t f;
+    moe_error_t error;
+
+    f.pool = moe_pool_create(threads, &error);
+    f.device = f.pool ? moe_device_cpu(f.pool, &error) : NULL;
+    assert_non_null(f.device);
+    f.ops = f.device->ops;
+    return f;
+}
+
+
+static void close_device(fixture_t *f)
+{
+    f->ops->free(f->device);
+    moe_pool_free(f->pool);
+}
+
+
+static float *allocate(fixture_t *f, size_t n)
+{
+    moe_error_t error;
+    float *memory = f->ops->allocate(f->device, n * sizeof(float), &error);
+
+    assert_non_null(memory);
+    return memory;
+}
+
+
+static float *random_floats(fixture_t *f, size_t n)
+{
+    float *values = allocate(f, n);
+
+    for (size_t i = 0; i < n; i++) {
+        values[i] = tiny_random(&numbers);
+    }
+    return values;
+}
+
+
+/* One chain of fused multiply-adds: what every product must give. */
+static float dot(const float *x, const float *w, size_t w_step, size_t n)
+{
+    float sum = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        sum = fmaf(x[i], w[i * w_step], sum);
+    }
+    return sum;
+}
+
+
+/* A stack of transposed slices of one matrix, each with its own columns of x and y. */
+static void test_stack(void **state)
+{
+    enum { COUNT = 3, ROWS = 21, COLUMNS = 10, N = 200 };
+    fixture_t f = open_device(2);
+    const float *w = random_floats(&f, COUNT * COLUMNS * ROWS);
+    const float *x = random_floats(&f, N * COUNT * COLUMNS);
+    float *y = allocate(&f, N * COUNT * ROWS);
+    moe_source_t sources[COUNT];
+    moe_matrix_t *matrix;
+    moe_linear_t job;
+    moe_error_t error;
+
+    for (size_t i = 0; i < COUNT; i++) {
+        sources[i] = (moe_source_t) {w + i * COLUMNS * ROWS, MOE_F32, 1, ROWS};
+    }
+    matrix = f.ops->pack(f.device, sources, COUNT, ROWS, COLUMNS, &error);
+    assert_int_equal(f.ops->packed_bytes(f.device), COUNT * 32 * COLUMNS * sizeof(float));
+    job = (moe_linear_t) {matrix, x, COUNT * COLUMNS, COLUMNS, y, COUNT * ROWS, ROWS};
+    f.ops->linear(f.device, &job, 1, N);
+    for (size_t n = 0; n < N; n++) {
+        for (size_t i = 0; i < COUNT; i++) {
+            for (size_t r = 0; r < ROWS; r++) {
+                assert_true(y[(n * COUNT + i) * ROWS + r]
+                            == dot(x + (n * COUNT + i) * COLUMNS, w + i * COLUMNS * ROWS + r, ROWS,
+                                   COLUMNS));
+            }
+        }
+    }
+    close_device(&f);
+}
+
+
+/* Sources of different types become f32. */
+static void test_mixed_types(void **state)
+{
+    const uint16_t half[2] = {0x3c00, 0xc000}, brain[2] = {0x3f80, 0x4040};
+    const float single[2] = {0.1f, 0.2f}, expected[3][2] = {{1, -2}, {1, 3}, {0.1f, 0.2f}};
+    const moe_source_t sources[3] = {
+        {half, MOE_F16, 2, 1}, {brain, MOE_BF16, 2, 1}, {single, MOE_F32, 2, 1}
+    };
+    fixture_t f = open_device(1);
+    float *x = allocate(&f, 2), *y = allocate(&f, 3);
+    moe_error_t error;
+    moe_matrix_t *matrix = f.ops->pack(f.device, sources, 3, 1, 2, &error);
+    const moe_linear_t job = {matrix, x, 2, 0, y, 3, 1};
+
+    for (size_t c = 0; c < 2; c++) {
+        x[c] = 1;
+        x[1 - c] = 0;
+        f.ops->linear(f.device, &job, 1, 1);
+        for (size_t i = 0; i < 3; i++) {
+            assert_true(y[i] == expected[i][c]);
+        }
+    }
+    close_device(&f);
+}
+
+
+/* Two stacks over groups of all sizes, empty ones included. */
+static void test_grouped(void **state)
+{
+    enum { COUNT = 6, ROWS = 40, COLUMNS = 33, N = 250 };
+    const uint32_t offsets[COUNT + 1] = {0, 0, 1, 14, 14, 250, 250};
+    fixture_t f = open_device(2);
+    const float *w = random_floats(&f, 2 * COUNT * ROWS * COLUMNS);
+    const float *x = random_floats(&f, N * COLUMNS);
+    float *y = allocate(&f, 2 * N * ROWS);
+    moe_source_t sources[2 * COUNT];
+    moe_linear_t jobs[2];
+    moe_error_t error;
+
+    for (size_t i = 0; i < 2 * COUNT; i++) {
+        sources[i] = (moe_source_t) {w + i * ROWS * COLUMNS, MOE_F32, COLUMNS, 1};
+    }
+    for (size_t j = 0; j < 2; j++) {
+        jobs[j] = (moe_linear_t) {
+            f.ops->pack(f.device, sources + j * COUNT, COUNT, ROWS, COLUMNS, &error), x, COLUMNS, 0,
+            y + j * N * ROWS, ROWS, 0
+        };
+    }
+    f.ops->grouped(f.device, jobs, 2, offsets);
+    for (size_t i = 0; i < 2 * COUNT; i++) {
+        for (size_t n = offsets[i % COUNT]; n < offsets[i % COUNT + 1]; n++) {
+            for (size_t r = 0; r < ROWS; r++) {
+                assert_true(y[(i / COUNT * N + n) * ROWS + r]
+                            == dot(x + n * COLUMNS, w + (i * ROWS + r) * COLUMNS, 1, COLUMNS));
+            }
+        }
+    }
+    close_device(&f);
+}
+
+
+static void test_group(void **state)
+{
+    enum { N = 8, GROUPS = 5 };
+    const uint32_t ids[N] = {3, 0, 3, 4, 0, 3, 1, 3}, expected[N] = {3, 0, 4, 7, 1, 5, 2, 6};
+    const uint32_t expected_offsets[GROUPS + 1] = {0, 2, 3, 3, 7, 8};
+    const uint64_t expected_counts[GROUPS] = {12, 11, 10, 14, 11};
+    uint64_t counts[GROUPS] = {10, 10, 10, 10, 10};
+    uint32_t places[N], offsets[GROUPS + 1];
+    fixture_t f = open_device(1);
+    float *x = random_floats(&f, 4 * 3), *y = allocate(&f, N * 3);
+
+    f.ops->group(f.device, ids, N, GROUPS, places, offsets, counts);
+    assert_memory_equal(places, expected, sizeof(places));
+    assert_memory_equal(offsets, expected_offsets, sizeof(offsets));
+    assert_memory_equal(counts, expected_counts, sizeof(counts));
+
+    f.ops->scatter(f.device, x, places, 4, 2, 3, y);
+    for (size_t i = 0; i < N; i++) {
+        assert_memory_equal(y + places[i] * 3, x + i / 2 * 3, 3 * sizeof(float));
+    }
+    close_device(&f);
+}
+
+
+/* More rows than there is room for parts at a time: each row as when it is alone. */
+static void test_attention_waves(void **state)
+{
+    enum { N = 150, HEADS = 20, LATENT = 16, ROPE = 4, BLOCKS = 60, ROW = 32 };
+    const moe_attention_t attention = {HEADS, LATENT, ROPE, 0.5f};
+    const size_t y_row = HEADS * LATENT, query_row = HEADS * (LATENT + ROPE);
+    uint32_t table[BLOCKS], positions[N], sequences[N] = {0};
+    float *first = NULL;
+
+    numbers.random = 11;
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        table[b] = (b * 7 + 3) % BLOCKS;
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        positions[i] = i * 37 % (BLOCKS * 16);
+    }
+    for (unsigned threads = 1; threads <= 3; threads++) {
+        fixture_t f = open_device(threads);
+        const moe_rows_t all = {N, NULL, positions, sequences, table, BLOCKS};
+        const moe_cache_t cache = {random_floats(&f, BLOCKS * 16 * ROW + 16), 16 * ROW, ROW, 16};
+        const float *query = random_floats(&f, N * query_row);
+        float *y = allocate(&f, N * y_row), *alone = allocate(&f, y_row);
+        moe_error_t error;
+
+        assert_int_equal(
+            f.ops->reserve_attention(f.device, &attention, BLOCKS * 16, &error), 0);
+        f.ops->attend(f.device, &attention, &all, &cache, query, y);
+        for (uint32_t i = 0; i < N; i += 7) {
+            const moe_rows_t one = {1, NULL, positions + i, sequences, table, BLOCKS};
+
+            f.ops->attend(f.device, &attention, &one, &cache, query + i * query_row, alone);
+            assert_memory_equal(y + i * y_row, alone, y_row * sizeof(float));
+        }
+        numbers.random = 11;            /* the same numbers for the next device */
+        first = first ? first : malloc(N * y_row * sizeof(float));
+        if (threads == 1) {
+            memcpy(first, y, N * y_row * sizeof(float));
+        }
+        assert_memory_equal(y, first, N * y_row * sizeof(float));
+        close_device(&f);
+    }
+    free(first);
+}
+
+
+static void test_memory(void **state)
+{
+    fixture_t f = open_device(1);
+    moe_error_t error;
+    const size_t sizes[] = {0, 1, 5000, 4u << 20, (9u << 20) + 1};
+
+    for (size_t i = 0; i < 5; i++) {
+        unsigned char *memory = f.ops->allocate(f.device, sizes[i], &error);
+
+        assert_non_null(memory);
+        assert_int_equal((uintptr_t) memory % 64, 0);
+        for (size_t k = 0; k < sizes[i]; k += 4096) {
+            assert_int_equal(memory[k], 0);
+        }
+        if (sizes[i] > 0) {
+            memory[sizes[i] - 1] = 1;
+        }
+    }
+    assert_null(f.ops->allocate(f.device, SIZE_MAX, &error));
+    assert_int_equal(error.code, MOE_LIMIT);
+    assert_null(f.ops->allocate(f.device, SIZE_MAX / 4, &error));
+    assert_int_equal(error.code, MOE_LIMIT);
+    close_device(&f);
+}
+
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stack),
+        cmocka_unit_test(test_mixed_types),
+        cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_group),
+        cmocka_unit_test(test_attention_waves),
+        cmocka_unit_test(test_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
