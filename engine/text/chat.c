@@ -397,17 +397,20 @@ static int render_either(const moe_chat_t *chat, json_t *messages, const json_t 
                          moe_error_t *error)
 {
     json_t *parsed = json_deep_copy(messages);
+    moe_error_t first, second;
     int replaced, status;
-    moe_error_t again;
 
-    replaced = parsed == NULL ? moe_fail(error, MOE_LIMIT, "out of memory")
-                              : moe_chat_messages_parse_arguments(parsed, error);
+    replaced = parsed == NULL ? moe_fail(&first, MOE_LIMIT, "out of memory")
+                              : moe_chat_messages_parse_arguments(parsed, &first);
     status = replaced < 0 ? -1 : render(chat, parsed, arguments, add_generation_prompt,
-                                        continue_final, out, error);
-    if (status != 0 && replaced > 0 && error->code == MOE_INVALID) {
+                                        continue_final, out, &first);
+    if (status != 0 && replaced > 0 && first.code == MOE_INVALID) {
         moe_text_free(out);
         status = render(chat, messages, arguments, add_generation_prompt, continue_final, out,
-                        &again);
+                        &second);
+    }
+    if (status != 0) {
+        *error = first;
     }
     json_decref(parsed);
     return status;

@@ -148,8 +148,7 @@ static int split_words(moe_job_t *job, const moe_string_t *string, int64_t most,
         size_t end = skip(string, at, 0);
 
         if (most-- == 0) {
-            return append_slice(job, list, string, at, at + moe_trim_end(string->data + at,
-                                                                         string->size - at));
+            return append_slice(job, list, string, at, string->size);
         }
         if (append_slice(job, list, string, at, end) != 0) {
             return -1;

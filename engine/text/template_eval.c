@@ -336,21 +336,18 @@ static int call_macro(moe_render_t *render, const moe_macro_t *macro, const moe_
                       moe_value_t *result)
 {
     moe_scope_t *caller = render->scope, *scope = moe_render_scope(render, macro->scope);
-    unsigned level = render->level;
     int status;
 
     if (scope == NULL || check_argument_names(render, macro->node, given) != 0) {
         return -1;
     }
     render->scope = scope;
-    render->level = 0;
     status = bind_parameters(render, macro->node, given);
     if (status == 0) {
         *result = moe_string_value(moe_render_capture(render, macro->node->as.macro.body, scope));
         status = result->as.string == NULL ? -1 : 0;
     }
     render->scope = caller;
-    render->level = level;
     return status;
 }
 

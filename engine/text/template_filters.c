@@ -416,6 +416,10 @@ static int filter_round(moe_job_t *job, const moe_value_t *self, const moe_value
     if (precision < -15 || precision > 15) {
         return moe_job_fail(job, "'round' to more than 15 digits");
     }
+    if (self->kind == MOE_VALUE_INTEGER && precision >= 0 && arguments[1].kind != MOE_VALUE_STRING) {
+        *result = *self;
+        return 0;
+    }
     scale = pow(10, (double) precision);
     if (arguments[1].kind == MOE_VALUE_STRING && moe_string_is(arguments[1].as.string, "floor")) {
         real = floor(real * scale) / scale;

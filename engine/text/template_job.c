@@ -79,6 +79,22 @@ void *moe_job_alloc(moe_job_t *job, size_t size)
 }
 
 
+void *moe_job_grow(moe_job_t *job, void *items, size_t count, size_t *capacity, size_t item_size)
+{
+    void *larger;
+
+    if (count < *capacity) {
+        return items;
+    }
+    *capacity = *capacity > 0 ? 2 * *capacity : 4;
+    larger = moe_job_alloc(job, *capacity * item_size);
+    if (larger != NULL && count > 0) {
+        memcpy(larger, items, count * item_size);
+    }
+    return larger;
+}
+
+
 void moe_job_free(moe_job_t *job)
 {
     moe_chunk_t *next;

@@ -34,18 +34,10 @@ static int fail(lexer_t *lexer, const char *what)
 
 static int add_token(lexer_t *lexer, moe_token_kind_t kind, size_t start, size_t end)
 {
-    if (lexer->count == lexer->capacity) {
-        size_t capacity = lexer->capacity > 0 ? 2 * lexer->capacity : 64;
-        moe_token_t *tokens = moe_job_alloc(lexer->job, capacity * sizeof(*tokens));
-
-        if (tokens == NULL) {
-            return -1;
-        }
-        if (lexer->count > 0) {
-            memcpy(tokens, lexer->tokens, lexer->count * sizeof(*tokens));
-        }
-        lexer->tokens = tokens;
-        lexer->capacity = capacity;
+    lexer->tokens = moe_job_grow(lexer->job, lexer->tokens, lexer->count, &lexer->capacity,
+                                 sizeof(*lexer->tokens));
+    if (lexer->tokens == NULL) {
+        return -1;
     }
     lexer->tokens[lexer->count++] = (moe_token_t) {
         .kind = kind, .line = lexer->line, .data = lexer->source + start, .size = end - start

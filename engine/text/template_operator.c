@@ -77,8 +77,8 @@ static int float_arithmetic(moe_job_t *job, moe_op_t op, double a, double b, moe
         return 0;
     case MOE_OP_POWER:
         *result = moe_float(pow(a, b));
-        return isnan(result->as.real) || (a == 0 && b < 0)
-               ? moe_job_fail(job, "power without a real value") : 0;
+        return isnan(result->as.real) || (isinf(result->as.real) && !isinf(a) && !isinf(b))
+               ? moe_job_fail(job, "power without a finite real value") : 0;
     default:
         break;
     }
@@ -347,8 +347,8 @@ static int loop_attribute(moe_job_t *job, const moe_loop_t *loop, const moe_stri
                                                     : moe_undefined(name) },
         { "revindex", moe_integer((int64_t) (loop->count - loop->index)) },
         { "revindex0", moe_integer((int64_t) (loop->count - loop->index) - 1) },
-        { "depth", moe_integer(loop->level) },
-        { "depth0", moe_integer((int64_t) loop->level - 1) }
+        { "depth", moe_integer(1) },
+        { "depth0", moe_integer(0) }
     };
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++) {

@@ -12,6 +12,125 @@
 static moe_node_t *parse_body(moe_parser_t *parser, const char *const *ends);
 
 
+moe_node_t *moe_parser_node(moe_parser_t *parser, moe_node_kind_t kind)
+{
+    moe_node_t *node = moe_job_alloc(parser->job, sizeof(*node));
+
+    if (node != NULL) {
+        node->kind = kind;
+        node->line = parser->token->line;
+    }
+    return node;
+}
+
+
+int moe_nodes_append(moe_parser_t *parser, moe_nodes_t *nodes, moe_node_t *node)
+{
+    if (node == NULL) {
+        return -1;
+    }
+    nodes->items = moe_job_grow(parser->job, nodes->items, nodes->count, &nodes->capacity,
+                                sizeof(*nodes->items));
+    if (nodes->items == NULL) {
+        return -1;
+    }
+    nodes->items[nodes->count++] = node;
+    return 0;
+}
+
+
+int moe_parser_fail(moe_parser_t *parser, const char *expected)
+{
+    const moe_token_t *token = parser->token;
+
+    parser->job->line = token->line;
+    if (token->size == 0) {
+        return moe_job_fail(parser->job, "expected %s, found the end of the %s", expected,
+                            token->kind == MOE_TOKEN_END ? "template" : "tag");
+    }
+    return moe_job_fail(parser->job, "expected %s, found '%.*s'", expected,
+                        (int) (token->size < 40 ? token->size : 40), token->data);
+}
+
+
+int moe_token_is(const moe_token_t *token, moe_token_kind_t kind, const char *text)
+{
+    return token->kind == kind && token->size == strlen(text)
+           && memcmp(token->data, text, token->size) == 0;
+}
+
+
+int moe_parser_at(const moe_parser_t *parser, const char *operator)
+{
+    return moe_token_is(parser->token, MOE_TOKEN_OPERATOR, operator);
+}
+
+
+int moe_parser_skip(moe_parser_t *parser, const char *operator)
+{
+    int found = moe_parser_at(parser, operator);
+
+    parser->token += found;
+    return found;
+}
+
+
+int moe_parser_skip_word(moe_parser_t *parser, const char *word)
+{
+    int found = moe_token_is(parser->token, MOE_TOKEN_NAME, word);
+
+    parser->token += found;
+    return found;
+}
+
+
+int moe_parser_expect(moe_parser_t *parser, const char *operator)
+{
+    char expected[8] = { '\'', operator[0], operator[1], operator[1] ? '\'' : '\0' };
+
+    if (moe_parser_skip(parser, operator)) {
+        return 0;
+    }
+    if (operator[1] == '\0') {
+        expected[2] = '\'';
+    }
+    return moe_parser_fail(parser, expected);
+}
+
+
+int moe_parser_at_word(const moe_parser_t *parser, const char *word)
+{
+    return moe_token_is(parser->token, MOE_TOKEN_NAME, word);
+}
+
+
+const moe_string_t *moe_parse_name(moe_parser_t *parser)
+{
+    const moe_token_t *token = parser->token;
+
+    if (token->kind != MOE_TOKEN_NAME) {
+        moe_parser_fail(parser, "a name");
+        return NULL;
+    }
+    parser->token++;
+    return moe_string_view(parser->job, token->data, token->size, 1);
+}
+
+
+moe_node_t *moe_parser_pair(moe_parser_t *parser, moe_node_kind_t kind, moe_op_t op,
+                            moe_node_t *left, moe_node_t *right)
+{
+    moe_node_t *node = moe_parser_node(parser, kind);
+
+    if (node != NULL) {
+        node->op = op;
+        node->as.pair.left = left;
+        node->as.pair.right = right;
+    }
+    return node;
+}
+
+
 /* Behind a statement's last expression. */
 static int end_tag(moe_parser_t *parser)
 {
@@ -259,7 +378,8 @@ static moe_node_t *parse_jump(moe_parser_t *parser, moe_node_kind_t kind)
     moe_node_t *node;
 
     if (parser->loops == 0) {
-        moe_parser_fail(parser, "'break' and 'continue' inside a loop only");
+        parser->job->line = parser->token->line;
+        moe_job_fail(parser->job, "'break' or 'continue' outside of a loop");
         return NULL;
     }
     node = moe_parser_node(parser, kind);
@@ -348,6 +468,19 @@ static int at_end(moe_parser_t *parser, const char *const *ends)
 }
 
 
+/* The last of `ends` is the one that is always possible. */
+static int fail_unclosed(moe_parser_t *parser, const char *const *ends)
+{
+    size_t last = 0;
+
+    while (ends[last + 1] != NULL) {
+        last++;
+    }
+    parser->job->line = parser->token->line;
+    return moe_job_fail(parser->job, "expected '%s', found the end of the template", ends[last]);
+}
+
+
 static int parse_statements(moe_parser_t *parser, const char *const *ends, moe_nodes_t *nodes)
 {
     int ended;
@@ -367,15 +500,7 @@ static int parse_statements(moe_parser_t *parser, const char *const *ends, moe_n
             return -1;
         }
     }
-    if (ended < 0) {
-        size_t last = 0;
-
-        while (ends[last + 1] != NULL) {
-            last++;
-        }
-        return moe_parser_fail(parser, ends[last]);
-    }
-    return 0;
+    return ended < 0 ? fail_unclosed(parser, ends) : 0;
 }
 
 

@@ -285,9 +285,6 @@ static int add_json_string(moe_builder_t *builder, const moe_string_t *string, i
         if (escape == NULL && code_point >= 0x20 && (!ensure_ascii || code_point < 0x7f)) {
             continue;
         }
-        if (escape == NULL && code_point == 0x7f) {
-            continue;
-        }
         if (moe_builder_add_slice(builder, string, plain, at) != 0) {
             return -1;
         }

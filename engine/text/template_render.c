@@ -23,7 +23,7 @@ struct moe_template_s {
 };
 
 const moe_template_limits_t moe_template_default_limits = {
-    .steps = 10000000, .memory = (size_t) 256 << 20, .output = (size_t) 64 << 20, .depth = 400
+    .steps = 4000000, .memory = (size_t) 128 << 20, .output = (size_t) 64 << 20, .depth = 400
 };
 
 
@@ -346,9 +346,7 @@ static int run_for(moe_render_t *render, const moe_node_t *node)
         return node->as.loop.otherwise == NULL
                ? 0 : moe_render_body(render, node->as.loop.otherwise);
     }
-    loop->level = ++render->level;
     status = run_iterations(render, node, loop, loop_name);
-    render->level--;
     render->scope = outer;
     return status;
 }

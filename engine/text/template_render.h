@@ -25,7 +25,6 @@ struct moe_macro_s {
 typedef struct {
     moe_job_t job;
     moe_scope_t *scope;
-    unsigned level;                     /* of loops in the current macro */
     moe_builder_t *capture;             /* where text goes inside macros and captured blocks */
     moe_text_t *out;                    /* where it goes elsewhere */
     size_t output, output_limit;

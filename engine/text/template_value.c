@@ -413,19 +413,14 @@ moe_list_t *moe_list_new(moe_job_t *job, size_t capacity)
 
 int moe_list_append(moe_job_t *job, moe_list_t *list, const moe_value_t *value)
 {
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity > 0 ? 2 * list->capacity : 4;
-        moe_value_t *items = moe_job_alloc(job, capacity * sizeof(*items));
+    size_t capacity = list->capacity;
+    moe_value_t *items = moe_job_grow(job, list->items, list->count, &capacity, sizeof(*items));
 
-        if (items == NULL) {
-            return -1;
-        }
-        if (list->count > 0) {
-            memcpy(items, list->items, list->count * sizeof(*items));
-        }
-        list->items = items;
-        list->capacity = capacity;
+    if (items == NULL) {
+        return -1;
     }
+    list->items = items;
+    list->capacity = capacity;
     list->items[list->count++] = *value;
     return moe_job_charge(job, 1);
 }

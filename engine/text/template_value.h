@@ -30,6 +30,8 @@ typedef struct {
 
 /* Zeroed memory, aligned for any value.  NULL with MOE_LIMIT. */
 void *moe_job_alloc(moe_job_t *job, size_t size);
+/* Room for one more of `count` items: the array itself or a larger copy.  NULL with MOE_LIMIT. */
+void *moe_job_grow(moe_job_t *job, void *items, size_t count, size_t *capacity, size_t item_size);
 void moe_job_free(moe_job_t *job);
 /* Counts memory that is not the arena's. */
 int moe_job_charge_memory(moe_job_t *job, size_t size);
@@ -113,7 +115,6 @@ struct moe_dict_s {
 struct moe_loop_s {
     const moe_value_t *items;
     size_t count, index;
-    unsigned level;             /* 1: outermost */
 };
 
 moe_value_t moe_undefined(const moe_string_t *name);
