@@ -231,6 +231,7 @@ void moe_builder_start(moe_builder_t *builder, moe_job_t *job)
 {
     memset(builder, 0, sizeof(*builder));
     builder->job = job;
+    builder->data = "";
 }
 
 
@@ -239,7 +240,7 @@ static int reserve(moe_builder_t *builder, size_t extra)
 {
     size_t capacity = builder->capacity > 0 ? builder->capacity : 64;
     uint8_t *marks;
-    char *data;
+    char *room;
 
     if (extra <= builder->capacity - builder->size) {
         return 0;
@@ -251,16 +252,17 @@ static int reserve(moe_builder_t *builder, size_t extra)
     while (capacity - builder->size < extra) {
         capacity *= 2;
     }
-    data = moe_job_alloc(builder->job, capacity);
-    marks = data == NULL ? NULL : moe_job_alloc(builder->job, capacity);
+    room = moe_job_alloc(builder->job, capacity);
+    marks = room == NULL ? NULL : moe_job_alloc(builder->job, capacity);
     if (marks == NULL) {
         return -1;
     }
     if (builder->size > 0) {
-        memcpy(data, builder->data, builder->size);
+        memcpy(room, builder->room, builder->size);
         memcpy(marks, builder->marks, builder->size);
     }
-    builder->data = data;
+    builder->room = room;
+    builder->data = room;
     builder->marks = marks;
     builder->capacity = capacity;
     return 0;
@@ -273,10 +275,12 @@ static int add(moe_builder_t *builder, const char *data, size_t size, const uint
     if (size == 0) {
         return 0;
     }
-    if (moe_job_charge_bytes(builder->job, size) != 0 || reserve(builder, size) != 0) {
+    if (moe_job_charge(builder->job, 1) != 0 || moe_job_charge_bytes(builder->job, size) != 0
+        || reserve(builder, size) != 0)
+    {
         return -1;
     }
-    memcpy(builder->data + builder->size, data, size);
+    memcpy(builder->room + builder->size, data, size);
     if (marks != NULL) {
         memcpy(builder->marks + builder->size, marks, size);
         builder->mixed = 1;

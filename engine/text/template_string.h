@@ -35,7 +35,8 @@ size_t moe_trim_end(const char *data, size_t size);
 
 typedef struct {
     moe_job_t *job;
-    char *data;
+    const char *data;           /* "" as long as nothing was added, then `room` */
+    char *room;
     uint8_t *marks;
     size_t size, capacity;
     int mixed;                  /* 0 as long as all bytes are of one kind */

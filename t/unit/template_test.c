@@ -15,8 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "engine/core/clock.h"
 #include "engine/text/template.h"
 
 #define TEMPLATES "t/unit/templates/"
@@ -376,13 +376,13 @@ static const char *const hostile_rows[] = {
 static void hostile_templates(void **state)
 {
     for (size_t i = 0; i < sizeof(hostile_rows) / sizeof(hostile_rows[0]); i++) {
-        uint64_t start = moe_now_ns();
+        clock_t start = clock();
         moe_text_t out = { 0 };
         moe_error_t error;
 
         render(hostile_rows[i], strlen(hostile_rows[i]), NULL, NULL, NULL,
                &moe_template_default_limits, &out, &error);
-        if (error.code != MOE_LIMIT || moe_now_ns() - start > 20u * 1000000000u) {
+        if (error.code != MOE_LIMIT || clock() - start > 10 * CLOCKS_PER_SEC) {
             fail_msg("%s: %d %s", hostile_rows[i], error.code, error.message);
         }
         moe_text_free(&out);
