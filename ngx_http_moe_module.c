@@ -33,6 +33,7 @@ static char *ngx_http_moe_engine_path(ngx_conf_t *cf, ngx_command_t *cmd,
 static char *ngx_http_moe_engine_user(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_moe_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+static char *ngx_http_moe_max_tokens(ngx_conf_t *cf, void *post, void *data);
 static char *ngx_http_moe_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_moe_status(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -44,8 +45,8 @@ static ngx_int_t ngx_http_moe_init_process(ngx_cycle_t *cycle);
 static void ngx_http_moe_exit_process(ngx_cycle_t *cycle);
 
 
-static ngx_conf_num_bounds_t  ngx_http_moe_max_tokens_bounds = {
-    ngx_conf_check_num_bounds, 1, NGX_MAX_INT32_VALUE
+static ngx_conf_post_t  ngx_http_moe_max_tokens_post = {
+    ngx_http_moe_max_tokens
 };
 
 
@@ -91,7 +92,7 @@ static ngx_command_t  ngx_http_moe_commands[] = {
       ngx_conf_set_num_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_moe_loc_conf_t, max_tokens),
-      &ngx_http_moe_max_tokens_bounds },
+      &ngx_http_moe_max_tokens_post },
 
     { ngx_string("moe_timeout"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE12,
@@ -489,6 +490,19 @@ ngx_http_moe_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
 #endif
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_moe_max_tokens(ngx_conf_t *cf, void *post, void *data)
+{
+    ngx_int_t  *np = data;
+
+    if (*np < 1 || *np > NGX_MAX_INT32_VALUE) {
+        return "must be a number of tokens from 1 to 2147483647";
+    }
 
     return NGX_CONF_OK;
 }

@@ -30,8 +30,6 @@ ngx_http_moe_openai_kind_e ngx_http_moe_openai_kind(
 
 void ngx_http_moe_openai_parse(ngx_http_moe_job_t *job);
 
-extern const moe_string_t  ngx_http_moe_no_text;
-
 /* openai_reply.c: see ngx_http_moe_api_t */
 
 void ngx_http_moe_openai_started(ngx_http_moe_choice_t *choice,
@@ -47,12 +45,6 @@ void ngx_http_moe_openai_end(ngx_http_moe_ctx_t *ctx);
 
 void ngx_http_moe_openai_logprobs(ngx_http_moe_choice_t *choice,
     moe_reader_t *reader, uint32_t n, moe_string_t *prompt);
-
-/* Those so far belong to text that was delivered; drops those that do not, at
- * an end token or a stop string. */
-
-void ngx_http_moe_openai_logprobs_keep(ngx_http_moe_choice_t *choice);
-void ngx_http_moe_openai_logprobs_drop(ngx_http_moe_choice_t *choice);
 
 /* Their JSON value, null where none were asked for. */
 

@@ -42,7 +42,8 @@ ngx_http_moe_openai_logprobs(ngx_http_moe_choice_t *choice,
     moe_string_t   rest;
     moe_logprob_t  record;
 
-    rest = prompt ? *prompt : ngx_http_moe_no_text;
+    rest.data = prompt ? prompt->data : NULL;
+    rest.size = prompt ? prompt->size : 0;
 
     for (i = 0; i < n; i++) {
 
@@ -60,28 +61,6 @@ ngx_http_moe_openai_logprobs(ngx_http_moe_choice_t *choice,
         ngx_http_moe_completion_record(choice, &record, prompt && i == 0);
         ngx_http_moe_completion_offset(choice, &record.token.text,
                                        prompt ? &rest : NULL);
-    }
-}
-
-
-void
-ngx_http_moe_openai_logprobs_keep(ngx_http_moe_choice_t *choice)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < 4; i++) {
-        choice->kept[i] = choice->logprobs[i].buffer.size;
-    }
-}
-
-
-void
-ngx_http_moe_openai_logprobs_drop(ngx_http_moe_choice_t *choice)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < 4; i++) {
-        choice->logprobs[i].buffer.size = choice->kept[i];
     }
 }
 

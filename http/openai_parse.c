@@ -143,7 +143,7 @@ enum {
 
 static const ngx_http_moe_field_t  ngx_http_moe_fields[] = {
 
-    { "model", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_string, 0, 0, 0, 0 },
+    { "model", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_string, 1, 256, 0, 0 },
     { "request_id", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_id, 0, 0, 0, 0 },
 
     { "prompt", NGX_HTTP_MOE_COMPLETION, ngx_http_moe_take_prompt,
@@ -633,9 +633,10 @@ ngx_http_moe_take_string(ngx_http_moe_parse_t *parse,
 
     size = json_string_length(value);
 
-    if (!json_is_string(value) || size == 0) {
+    if (!json_is_string(value) || size < field->low || size > field->high) {
         return ngx_http_moe_parse_error(parse, NULL, field->name,
-                   "%s must be a string that is not empty", field->name);
+                   "%s must be a string of %.0f to %.0f bytes", field->name,
+                   field->low, field->high);
     }
 
     job = parse->job;

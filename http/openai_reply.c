@@ -28,9 +28,6 @@ static void ngx_http_moe_usage(ngx_http_moe_ctx_t *ctx);
 static const char *ngx_http_moe_finish_name(ngx_http_moe_choice_t *choice);
 
 
-const moe_string_t  ngx_http_moe_no_text = { "", 0 };
-
-
 void
 ngx_http_moe_openai_started(ngx_http_moe_choice_t *choice,
     moe_started_t *started)
@@ -53,7 +50,6 @@ ngx_http_moe_openai_started(ngx_http_moe_choice_t *choice,
         ngx_http_moe_openai_logprobs(choice, &started->logprobs,
                                      started->n_logprobs,
                                      &started->prompt_text);
-        ngx_http_moe_openai_logprobs_keep(choice);
     }
 
     if (!ctx->job.stream) {
@@ -93,20 +89,16 @@ ngx_http_moe_openai_tokens(ngx_http_moe_choice_t *choice, moe_tokens_t *tokens)
         ngx_http_moe_choice_ids(&choice->ids, tokens->ids, tokens->n_ids);
     }
 
-    /* text that is held back makes no chunk; what goes with it waits for it */
-
-    if (tokens->text.size == 0) {
+    if (!ctx->job.stream) {
+        ngx_http_moe_text_escape(&choice->text, tokens->text.data,
+                                 tokens->text.size);
         return;
     }
 
-    ngx_http_moe_openai_logprobs_keep(choice);
+    /* text that is held back makes no chunk, unless something goes with it */
 
-    if (ctx->job.stream) {
+    if (tokens->text.size || ctx->job.logprobs || ctx->job.token_ids) {
         ngx_http_moe_chunk_text(choice, &tokens->text);
-
-    } else {
-        ngx_http_moe_text_escape(&choice->text, tokens->text.data,
-                                 tokens->text.size);
     }
 }
 
@@ -118,16 +110,8 @@ ngx_http_moe_openai_done(ngx_http_moe_choice_t *choice)
 
     ctx = choice->ctx;
 
-    if (choice->finish == NGX_HTTP_MOE_FINISH_STOP) {
-        ngx_http_moe_openai_logprobs_drop(choice);
-    }
-
     if (!ctx->job.stream) {
         return;
-    }
-
-    if (choice->logprobs[0].buffer.size) {
-        ngx_http_moe_chunk_text(choice, &ngx_http_moe_no_text);
     }
 
     ngx_http_moe_chunk_begin(choice);
@@ -317,8 +301,6 @@ ngx_http_moe_choice_clear(ngx_http_moe_choice_t *choice)
     for (i = 0; i < 4; i++) {
         ngx_http_moe_text_clear(&choice->logprobs[i]);
     }
-
-    ngx_memzero(choice->kept, sizeof(choice->kept));
 
     ngx_http_moe_text_clear(&choice->ids);
     ngx_http_moe_text_clear(&choice->prompt_ids);

@@ -575,11 +575,7 @@ ngx_http_moe_parsed(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 static void
 ngx_http_moe_give_up(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 {
-    /* a request that is refused before it is sent has no end of its own */
-
-    if (ctx->called) {
-        ctx->finish = NGX_HTTP_MOE_FINISH_ERROR;
-    }
+    ctx->finish = NGX_HTTP_MOE_FINISH_ERROR;
 
     ngx_http_moe_close(ctx);
     ngx_http_finalize_request(r, ngx_http_moe_reply_problem(r, ctx->api,

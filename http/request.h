@@ -77,7 +77,6 @@ typedef struct {
     uint64_t                      text_offset;  /* in characters */
     ngx_http_moe_text_t           text;
     ngx_http_moe_text_t           logprobs[4];
-    size_t                        kept[4];      /* bytes of logprobs */
     ngx_http_moe_text_t           ids;
     ngx_http_moe_text_t           prompt_ids;
     ngx_http_moe_text_t           prompt_logprobs;

@@ -604,9 +604,9 @@ ngx_http_moe_stream_held(ngx_http_moe_ctx_t *ctx)
 static void
 ngx_http_moe_stream_timeout(ngx_http_moe_ctx_t *ctx, const char *what)
 {
-    ngx_http_moe_problem(&ctx->problem, NGX_HTTP_GATEWAY_TIME_OUT,
-                         "server_error", "timeout", NULL, "%s took too long",
-                         what);
+    ngx_http_moe_problem(&ctx->problem, NGX_HTTP_SERVICE_UNAVAILABLE,
+                         "service_unavailable", "timeout", NULL,
+                         "%s took too long", what);
     ctx->failed = 1;
     ctx->finish = NGX_HTTP_MOE_FINISH_TIMEOUT;
 }
