@@ -333,6 +333,12 @@ void moe_forward_free(moe_forward_t *f)
 }
 
 
+moe_pool_t *moe_forward_pool(const moe_forward_t *f)
+{
+    return f->pool;
+}
+
+
 uint32_t moe_forward_blocks(const moe_forward_t *f)
 {
     return f->n_blocks;

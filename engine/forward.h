@@ -38,6 +38,9 @@ moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_
                                   moe_error_t *error);
 void moe_forward_free(moe_forward_t *forward);
 
+/* The threads it runs on: free for other loops between steps, on the thread that calls step. */
+moe_pool_t *moe_forward_pool(const moe_forward_t *forward);
+
 /* Bytes of a cache block for this model, to size cache_bytes with.  0 when the model has a layer of
  * an unknown kind. */
 uint64_t moe_forward_cache_bytes(const moe_model_t *model);

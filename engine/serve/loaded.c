@@ -73,6 +73,25 @@ static int open_forward(moe_loaded_t *loaded, const moe_engine_options_t *option
 }
 
 
+static int open_samplers(moe_loaded_t *loaded, moe_error_t *error)
+{
+    unsigned threads = moe_pool_threads(moe_forward_pool(loaded->forward));
+
+    loaded->samplers = calloc(threads, sizeof(moe_sampler_t *));
+    if (loaded->samplers == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory for %u samplers", threads);
+    }
+    for (loaded->n_samplers = 0; loaded->n_samplers < threads; loaded->n_samplers++) {
+        loaded->samplers[loaded->n_samplers] =
+            moe_sampler_create(loaded->model->vocabulary, loaded->usable, error);
+        if (loaded->samplers[loaded->n_samplers] == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+
 static int open_scheduler(moe_loaded_t *loaded, const moe_engine_options_t *options,
                           const moe_forward_options_t *forward, moe_error_t *error)
 {
@@ -94,7 +113,6 @@ static int open_scheduler(moe_loaded_t *loaded, const moe_engine_options_t *opti
         return -1;
     }
     loaded->scheduler = moe_scheduler_create(&scheduler, loaded->cache, error);
-    loaded->sampler = moe_sampler_create(loaded->model->vocabulary, loaded->usable, error);
     loaded->lexicon = (moe_lexicon_t) {
         .model = loaded->model,
         .tokenizer = loaded->tokenizer,
@@ -102,7 +120,7 @@ static int open_scheduler(moe_loaded_t *loaded, const moe_engine_options_t *opti
         .context = context,
         .usable = loaded->usable
     };
-    return loaded->scheduler && loaded->sampler ? 0 : -1;
+    return loaded->scheduler ? 0 : -1;
 }
 
 
@@ -122,7 +140,8 @@ int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
     }
     if (open_texts(loaded, options->model, error) != 0
         || open_forward(loaded, options, &forward, error) != 0
-        || open_scheduler(loaded, options, &forward, error) != 0)
+        || open_scheduler(loaded, options, &forward, error) != 0
+        || open_samplers(loaded, error) != 0)
     {
         moe_loaded_close(loaded);
         return -1;
@@ -133,7 +152,10 @@ int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
 
 void moe_loaded_close(moe_loaded_t *loaded)
 {
-    moe_sampler_free(loaded->sampler);
+    for (unsigned i = 0; i < loaded->n_samplers; i++) {
+        moe_sampler_free(loaded->samplers[i]);
+    }
+    free(loaded->samplers);
     moe_scheduler_free(loaded->scheduler);
     moe_cache_free(loaded->cache);
     if (loaded->forward) {

@@ -15,7 +15,8 @@ typedef struct {
     moe_forward_t *forward;
     moe_cache_t *cache;
     moe_scheduler_t *scheduler;
-    moe_sampler_t *sampler;
+    moe_sampler_t **samplers;           /* [n_samplers] one per thread of the forward pass */
+    unsigned n_samplers;
     uint8_t *usable;
     moe_lexicon_t lexicon;
 } moe_loaded_t;

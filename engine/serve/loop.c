@@ -8,10 +8,10 @@
  * So a cancellation acts before the next step, and a step's events travel together.
  */
 
-#include <stdlib.h>
-
 #include "engine/core/clock.h"
 #include "engine/serve/engine_internal.h"
+
+#define WORTH_SHARING 65536u        /* logits of a step from which several threads draw tokens */
 
 
 static void set_progress(void *context, uint64_t done, uint64_t total)
@@ -33,10 +33,10 @@ static int load(moe_engine_t *engine)
     if (rc == 0) {
         moe_metrics_loaded(&engine->metrics, moe_now_ns() - began,
                            moe_cache_blocks(engine->loaded.cache));
-        moe_log(log, MOE_LOG_NOTICE, "%s loaded in %.2f s: %s, context %u, cache of %u tokens",
+        moe_log(log, MOE_LOG_NOTICE, "%s loaded in %.2f s: %s, context %u, cache of %llu tokens",
                 engine->options.model, (double) (moe_now_ns() - began) * 1e-9,
                 moe_forward_isa(engine->loaded.forward), engine->loaded.lexicon.context,
-                moe_cache_blocks(engine->loaded.cache) * MOE_BLOCK_TOKENS);
+                moe_cache_blocks(engine->loaded.cache) * (unsigned long long) MOE_BLOCK_TOKENS);
     } else {
         moe_log(log, MOE_LOG_ERR, "%s: %s", engine->options.model, error.message);
     }
@@ -200,13 +200,13 @@ static void emit_done(moe_engine_t *engine, const moe_sequence_t *sequence)
 
 
 /* Events of a sequence after a step that gave it a token (or its end). */
-static void emit(moe_engine_t *engine, moe_sequence_t *sequence, uint64_t previous_ns)
+static void emit(moe_engine_t *engine, moe_sequence_t *sequence)
 {
-    if (previous_ns == 0) {
+    if (sequence->previous_ns == 0) {
         moe_metrics_started(&engine->metrics, sequence);
         emit_started(engine, sequence);
     } else {
-        moe_metrics_token(&engine->metrics, sequence, previous_ns);
+        moe_metrics_token(&engine->metrics, sequence);
     }
     if (sequence->n_new > 0) {
         emit_tokens(engine, sequence);
@@ -223,25 +223,59 @@ static void emit(moe_engine_t *engine, moe_sequence_t *sequence, uint64_t previo
 }
 
 
-/* Hands each sequence of the step its rows of logits. */
-static void take_outputs(moe_engine_t *engine, const moe_plan_t *plan, const float *logits)
+typedef struct {
+    const moe_loaded_t *loaded;
+    const moe_plan_t *plan;
+    uint64_t now_ns;
+} drawing_t;
+
+
+static void draw_some(void *context, size_t first, size_t last, unsigned thread)
 {
-    uint64_t now = moe_now_ns();
-    moe_error_t error;
+    const drawing_t *drawing = context;
+
+    for (size_t i = first; i < last; i++) {
+        moe_sequence_t *sequence = (moe_sequence_t *) drawing->plan->tasks[i];
+
+        sequence->previous_ns = sequence->last_token_ns;
+        sequence->outcome = moe_sequence_advance(sequence, drawing->loaded->samplers[thread],
+                                                 sequence->logits, drawing->now_ns,
+                                                 &sequence->error);
+    }
+}
+
+
+/* Draws the tokens of a step.  Sequences do not know of each other, so they are shared out to the
+ * threads of the forward pass where that is worth waking them. */
+static void draw_all(const moe_loaded_t *loaded, const moe_plan_t *plan, const float *logits)
+{
+    drawing_t drawing = { .loaded = loaded, .plan = plan, .now_ns = moe_now_ns() };
+    size_t values = 0;
 
     for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
-        moe_sequence_t *sequence = (moe_sequence_t *) plan->tasks[i];
-        uint64_t previous_ns = sequence->last_token_ns;
-        size_t rows = sequence->task.step_outputs;
-        int rc = moe_sequence_advance(sequence, engine->loaded.sampler, logits, now, &error);
+        ((moe_sequence_t *) plan->tasks[i])->logits = logits + values;
+        values += (size_t) plan->tasks[i]->step_outputs * loaded->model->vocabulary;
+    }
+    if (values < WORTH_SHARING) {
+        draw_some(&drawing, 0, plan->batch.n_sequences, 0);
+    } else {
+        moe_pool_run(moe_forward_pool(loaded->forward), draw_some, &drawing,
+                     plan->batch.n_sequences, 1);
+    }
+}
 
-        if (rc > 0) {
-            emit(engine, sequence, previous_ns);
-        } else if (rc < 0) {
-            moe_engine_fail(engine, sequence, NULL, &error);
+
+static void emit_all(moe_engine_t *engine, const moe_plan_t *plan)
+{
+    for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
+        moe_sequence_t *sequence = (moe_sequence_t *) plan->tasks[i];
+
+        if (sequence->outcome > 0) {
+            emit(engine, sequence);
+        } else if (sequence->outcome < 0) {
+            moe_engine_fail(engine, sequence, NULL, &sequence->error);
             end(engine, sequence, MOE_END_ERROR);
         }
-        logits += rows * engine->loaded.model->vocabulary;
     }
 }
 
@@ -262,7 +296,8 @@ static void run_step(moe_engine_t *engine, const moe_plan_t *plan)
     atomic_store(&engine->step_began_ns, began);
     logits = moe_forward_step(loaded->forward, &plan->batch);
     moe_scheduler_complete(loaded->scheduler, moe_now_ns() - began);
-    take_outputs(engine, plan, logits);
+    draw_all(loaded, plan, logits);
+    emit_all(engine, plan);
     atomic_fetch_add(&engine->steps, 1);
     atomic_store(&engine->step_began_ns, 0);
 }

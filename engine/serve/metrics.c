@@ -89,12 +89,11 @@ void moe_metrics_started(moe_metrics_t *metrics, const moe_sequence_t *sequence)
 }
 
 
-void moe_metrics_token(moe_metrics_t *metrics, const moe_sequence_t *sequence,
-                       uint64_t previous_ns)
+void moe_metrics_token(moe_metrics_t *metrics, const moe_sequence_t *sequence)
 {
     pthread_mutex_lock(&metrics->lock);
     moe_histogram_add(&metrics->stats.itl, FIRST_ITL, MOE_ITL_BUCKETS,
-                      seconds(previous_ns, sequence->last_token_ns));
+                      seconds(sequence->previous_ns, sequence->last_token_ns));
     metrics->stats.generation_tokens += sequence->n_new;
     pthread_mutex_unlock(&metrics->lock);
 }

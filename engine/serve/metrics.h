@@ -35,10 +35,9 @@ void moe_metrics_loaded(moe_metrics_t *metrics, uint64_t load_ns, uint32_t block
 void moe_metrics_step(moe_metrics_t *metrics, uint32_t rows, uint32_t blocks_used,
                       uint64_t preemptions);
 
-/* First token, later token (previous_ns: time of the one before), end of a request. */
+/* First token, later token, end of a request. */
 void moe_metrics_started(moe_metrics_t *metrics, const moe_sequence_t *sequence);
-void moe_metrics_token(moe_metrics_t *metrics, const moe_sequence_t *sequence,
-                       uint64_t previous_ns);
+void moe_metrics_token(moe_metrics_t *metrics, const moe_sequence_t *sequence);
 void moe_metrics_ended(moe_metrics_t *metrics, const moe_sequence_t *sequence, moe_end_t end,
                        uint64_t now_ns);
 

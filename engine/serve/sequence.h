@@ -60,6 +60,12 @@ typedef struct moe_sequence_s {
     moe_buffer_t rendered;              /* text behind prompt_text unless the request holds it */
     moe_string_t prompt_text;           /* with MOE_REQUEST_ECHO */
 
+    /* Of the step in progress. */
+    const float *logits;                /* of its outputs */
+    int outcome;                        /* of moe_sequence_advance */
+    moe_error_t error;                  /* when the outcome is -1 */
+    uint64_t previous_ns;               /* time of the token before this step's, 0: none */
+
     moe_finish_t finish;                /* 0 while it runs */
     int32_t stop_index;                 /* stop string that matched, or -1 */
     int64_t stop_id;                    /* stop id that matched, or -1 */

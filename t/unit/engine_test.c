@@ -20,15 +20,16 @@
 
 #define MODEL "conf/models/nginx-directives-moe"
 #define CONTEXT 512u
+#define LONGEST 2048u
 #define QUESTION "Syntax: keepalive_timeout"
 #define COMPANY 32u
 
 /* What the sink has seen of one request. */
 typedef struct {
     int started, done, failed, released;
-    char text[8192];
+    char text[32768];
     size_t n_text;
-    uint32_t ids[CONTEXT];
+    uint32_t ids[LONGEST];
     uint32_t n_ids;
     moe_logprob_t logprobs[CONTEXT];
     uint32_t n_logprobs;
@@ -758,23 +759,25 @@ static void test_queue(void **state)
 static void test_queue_timeout(void **state)
 {
     moe_engine_t *engine = new_engine((moe_engine_options_t) {
-        .threads = 1, .batch_sequences = 1, .queue_timeout_ms = 20 });
-    answer_t *answers = calloc(2, sizeof(answer_t));
-    moe_request_t request = text_request(QUESTION, 500);
+        .threads = 1, .batch_sequences = 1, .queue_timeout_ms = 100, .context = 2048 });
+    answer_t *first = calloc(1, sizeof(*first)), *second = calloc(1, sizeof(*second));
+    moe_request_t request = text_request(QUESTION, 2000);
 
-    assert_non_null(answers);
+    assert_true(first && second);
     request.flags = MOE_REQUEST_IGNORE_EOS;
-    submit_ok(engine, &answers[0], 0, &request);
-    wait_tokens(&answers[0], 1);
-    submit_ok(engine, &answers[1], 1, &request);
-    wait_tokens(&answers[1], UINT32_MAX);
-    assert_int_equal(MOE_UNAVAILABLE, answers[1].code);
-    assert_int_equal(0, answers[0].failed);
-    wait_tokens(&answers[0], UINT32_MAX);
-    assert_int_equal(1, answers[0].done);
+    submit_ok(engine, first, 1, &request);
+    wait_tokens(first, 1);
+    submit_ok(engine, second, 2, &request);
+    wait_tokens(second, UINT32_MAX);
+    assert_int_equal(1, second->failed);
+    assert_int_equal(MOE_UNAVAILABLE, second->code);
+    assert_false(first->failed || first->done);
+    moe_engine_cancel(engine, first, 1);
+    wait_tokens(first, UINT32_MAX);
     assert_idle(engine);
     moe_engine_free(engine);
-    free(answers);
+    free(first);
+    free(second);
 }
 
 
