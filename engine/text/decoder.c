@@ -305,11 +305,14 @@ moe_decoder_t *moe_decoder_create(const json_t *json, moe_error_t *error)
         moe_fail(error, MOE_LIMIT, "out of memory for a decoder");
         return NULL;
     }
-    if (read_component(decoder, json, 0, error) != 0) {
-        moe_decoder_free(decoder);
-        return NULL;
+    /* without one Hugging Face joins tokens with blanks, which no model served wants */
+    if (json == NULL || json_is_null(json)) {
+        moe_fail(error, MOE_BAD_MODEL, "missing");
+    } else if (read_component(decoder, json, 0, error) == 0) {
+        return decoder;
     }
-    return decoder;
+    moe_decoder_free(decoder);
+    return NULL;
 }
 
 

@@ -69,7 +69,7 @@ static void check(const char *const *stops, unsigned n, const char *text, size_t
         assert_int_equal(moe_stop_finish(stop, &out, &error), 0);
     }
     expected = best == -1 ? size : start + (include_stop ? strlen(stops[best]) : 0);
-    if (out.size != expected || (size > 0 && memcmp(out.data, text, expected) != 0)
+    if (out.size != expected || (expected > 0 && memcmp(out.data, text, expected) != 0)
         || moe_stop_matched(stop) != best)
     {
         fail_msg("\"%s\" in pieces of %zu: %zu bytes, match %d", text, piece, out.size,

@@ -172,6 +172,40 @@ static void special_tokens_need_trust(void **state)
 }
 
 
+/* Every part of a text keeps what its bytes are. */
+static void ranges_keep_provenance(void **state)
+{
+    static const char kinds[] = "TTuuTuTT";     /* trusted or not, byte by byte */
+    size_t size = strlen(kinds);
+    moe_text_t text = { 0 };
+    moe_error_t error;
+
+    for (size_t i = 0; i < size; i++) {
+        assert_int_equal(moe_text_append(&text, &kinds[i], 1, kinds[i] == 'T', &error), 0);
+    }
+    assert_int_equal(text.n_trusted, 3);
+    for (size_t start = 0; start <= size; start++) {
+        for (size_t end = start; end <= size; end++) {
+            moe_text_t part = { 0 };
+
+            assert_int_equal(moe_text_append_range(&part, &text, start, end, &error), 0);
+            assert_int_equal(part.bytes.size, end - start);
+            for (size_t i = 0; i < end - start; i++) {
+                size_t stop = i;
+
+                while (kinds[start + stop] == 'T' && stop < end - start) {
+                    stop++;
+                }
+                assert_int_equal(part.bytes.data[i], kinds[start + i]);
+                assert_int_equal(moe_text_trusted_end(&part, i), stop);
+            }
+            moe_text_free(&part);
+        }
+    }
+    moe_text_free(&text);
+}
+
+
 static void names_and_pieces(void **state)
 {
     size_t size;
@@ -480,7 +514,7 @@ static void damaged_files(void **state)
         { "{" MODEL("", LETTERS, "['a',1]") "," FUSE "}", "merges: entry 0 is not a pair" },
         { "{" MODEL("", LETTERS, "7") "," FUSE "}", "merges: entry 0 is not a pair" },
         { "{'model':{'vocab':{'a':0},'merges':{}}," FUSE "}", "\"merges\" is not a list" },
-        { "{" GOOD_MODEL "}", "tokenizer.json: decoder: " },
+        { "{" GOOD_MODEL "}", "tokenizer.json: decoder: missing" },
         { "{" GOOD_MODEL ",'decoder':{'type':'CTC'}}", "decoder: unknown type \"CTC\"" },
         { "{" GOOD_MODEL ",'decoder':{'type':'Strip','content':' ','start':1,'stop':0}}",
           "decoder: Strip: " },
@@ -621,7 +655,7 @@ static void sentence_piece(void **state)
     p += sprintf(p, "{'normalizer':{'type':'Sequence','normalizers':[{'type':'Prepend','prepend':"
                  "'▁'},{'type':'Replace','pattern':{'String':' '},'content':'▁'}]},"
                  "'added_tokens':[{'id':1,'content':'<s>','special':true,'normalized':false},"
-                 "{'id':2,'content':'[x]','special':true,'normalized':true}],"
+                 "{'id':2,'content':'[ ]','special':true,'normalized':true}],"
                  "'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':"
                  "'<s>','type_id':0}},{'Sequence':{'id':'A','type_id':0}}],'special_tokens':{'<s>'"
                  ":{'id':'<s>','ids':[1],'tokens':['<s>']}}},"
@@ -640,14 +674,20 @@ static void sentence_piece(void **state)
     expect_encoding(json, "", 0, "1");
     expect_encoding(json, "<s>a", 1, "1 1 303");
 
-    /* after Prepend the marker is written with a blank; user text cannot bring it along */
-    expect_encoding(json, "[x]", 1, "1 2");
+    /* in normal form the marker is "▁[▁]"; no byte of it may come from a client */
+    expect_encoding(json, "[ ]", 1, "1 2");
     tokenizer = load_quoted(json, &error);
-    assert_int_equal(moe_text_append(&text, "a[", 2, 1, &error), 0);
-    assert_int_equal(moe_text_append(&text, "x]", 2, 0, &error), 0);
-    assert_int_equal(moe_tokenizer_encode(tokenizer, &text, 0, 0, &ids, &error), 0);
-    for (size_t i = 0; i < ids.count; i++) {
-        assert_int_not_equal(ids.ids[i], 2);
+    for (size_t foreign = 0; foreign < 3; foreign++) {
+        moe_text_free(&text);
+        ids.count = 0;
+        for (size_t i = 0; i < 3; i++) {
+            assert_int_equal(moe_text_append(&text, &"[ ]"[i], 1, i != foreign, &error), 0);
+        }
+        assert_int_equal(moe_tokenizer_encode(tokenizer, &text, 0, 0, &ids, &error), 0);
+        assert_true(ids.count > 1);
+        for (size_t i = 0; i < ids.count; i++) {
+            assert_int_not_equal(ids.ids[i], 2);
+        }
     }
     assert_true(moe_tokenizer_strips_space(tokenizer));
     assert_memory_equal(moe_tokenizer_piece(tokenizer, 303, &size), " a", 2);
@@ -778,6 +818,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_ids),
         cmocka_unit_test(special_tokens_need_trust),
+        cmocka_unit_test(ranges_keep_provenance),
         cmocka_unit_test(names_and_pieces),
         cmocka_unit_test(limits_and_bad_text),
         cmocka_unit_test(family_patterns),
