@@ -1,3 +1,8 @@
+/*
+ * A flat list of steps over the bytes of one token.  Components that could only be applied to the
+ * whole text (a regex after Fuse, stripping at the end) are refused: text is streamed.
+ */
+
 #include "engine/text/decoder.h"
 
 #include <stdlib.h>

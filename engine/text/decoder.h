@@ -16,8 +16,8 @@ typedef struct moe_decoder_s moe_decoder_t;
 moe_decoder_t *moe_decoder_create(const json_t *json, moe_error_t *error);
 void moe_decoder_free(moe_decoder_t *decoder);
 
-/* Replaces the text of a token in `piece` by the bytes it stands for.  `added`: an added token, which
- * is not written in the byte-level alphabet. */
+/* Replaces the text of a token in `piece` by the bytes it stands for.  `added`: an added token,
+ * which is not written in the byte-level alphabet. */
 int moe_decoder_apply(const moe_decoder_t *decoder, moe_matcher_t *matcher, int added,
                       moe_buffer_t *piece, moe_error_t *error);
 

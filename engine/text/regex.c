@@ -10,6 +10,7 @@
 #include "engine/text/regex.h"
 
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

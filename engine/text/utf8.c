@@ -1,3 +1,8 @@
+/*
+ * Table 3-7 of the Unicode Standard: the first byte gives the length, and only the second byte has
+ * a range of its own.  So two bytes decide whether a sequence can still become a character.
+ */
+
 #include "engine/text/utf8.h"
 
 #include <utf8proc.h>

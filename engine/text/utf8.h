@@ -11,7 +11,7 @@
 
 typedef enum {
     MOE_UTF8_VALID,             /* a character */
-    MOE_UTF8_INVALID,           /* bytes that can never become one: a maximal subpart (Unicode 3.9) */
+    MOE_UTF8_INVALID,           /* bytes that can never become one: a maximal subpart */
     MOE_UTF8_INCOMPLETE         /* the beginning of one, cut off by the end of the data */
 } moe_utf8_kind_t;
 
