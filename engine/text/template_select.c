@@ -60,6 +60,9 @@ int moe_select_attribute(moe_job_t *job, const moe_value_t *item, const moe_valu
 /* The arguments behind the first `skipped` ones. */
 static moe_given_t rest_of(const moe_given_t *given, size_t skipped)
 {
+    if (skipped == 0) {
+        return *given;
+    }
     return (moe_given_t) {
         .values = given->values + skipped, .names = given->names + skipped,
         .count = given->count - skipped, .n_positional = given->n_positional - skipped
