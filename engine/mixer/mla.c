@@ -1,9 +1,9 @@
 /*
  * Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), always in the absorbed form.
  *
- * A token leaves one latent row and one rotated key behind, shared by all heads.  The key projection
- * of each head is moved to the query side and its value projection behind the average, so that
- * attention works on the cache rows as they are, for prompt and generated tokens alike.
+ * A token leaves one latent row and one rotated key behind, shared by all heads.  The key
+ * projection of each head is moved to the query side and its value projection behind the average,
+ * so that attention works on the cache rows as they are, for prompt and generated tokens alike.
  *
  *     q = q_b norm(q_a x)             per head [nope | rope]
  *     c, k = kv_a x                   cache row = [norm(c) | rotate(k)]
@@ -42,32 +42,47 @@ static uint32_t mla_cache_floats(const moe_layer_t *layer)
 }
 
 
-static size_t lay_out(const moe_mla_t *m, size_t rows, float *memory, scratch_t *scratch)
+/* Floats of one row of each scratch array. */
+static void scratch_rows(const moe_mla_t *m, size_t rows[6])
 {
     const size_t heads = m->heads;
-    size_t at = 0;
 
-    scratch->q_latent = memory + at;
-    at += rows * m->q_lora;
-    scratch->q = memory + at;
-    at += rows * heads * (m->nope + m->rope);
-    scratch->kv = memory + at;
-    at += rows * (m->kv_lora + m->rope);
-    scratch->query = memory + at;
-    at += rows * heads * (m->kv_lora + m->rope);
-    scratch->average = memory + at;
-    at += rows * heads * m->kv_lora;
-    scratch->values = memory + at;
-    return at + rows * heads * m->value;
+    rows[0] = m->q_lora;
+    rows[1] = heads * (m->nope + m->rope);
+    rows[2] = m->kv_lora + m->rope;
+    rows[3] = heads * (m->kv_lora + m->rope);
+    rows[4] = heads * m->kv_lora;
+    rows[5] = heads * m->value;
+}
+
+
+static scratch_t lay_out(const moe_mla_t *m, size_t n, float *memory)
+{
+    scratch_t scratch;
+    float **const arrays[6] = {
+        &scratch.q_latent, &scratch.q, &scratch.kv, &scratch.query, &scratch.average,
+        &scratch.values
+    };
+    size_t rows[6];
+
+    scratch_rows(m, rows);
+    for (size_t i = 0; i < 6; i++) {
+        *arrays[i] = memory;
+        memory += n * rows[i];
+    }
+    return scratch;
 }
 
 
 static size_t mla_scratch_floats(const moe_layer_t *layer, const moe_mixer_env_t *env)
 {
-    static float origin[1];
-    scratch_t scratch;
+    size_t rows[6], floats = 0;
 
-    return lay_out(&layer->mla, env->batch_rows, origin, &scratch);
+    scratch_rows(&layer->mla, rows);
+    for (size_t i = 0; i < 6; i++) {
+        floats += env->batch_rows * rows[i];
+    }
+    return floats;
 }
 
 
@@ -151,9 +166,8 @@ static void mla_run(void *state, const moe_rows_t *rows, const moe_cache_t *cach
     moe_device_t *device = self->device;
     const moe_device_ops_t *ops = device->ops;
     const size_t head = m->nope + m->rope, width = m->kv_lora + m->rope, heads = m->heads;
-    scratch_t s;
+    const scratch_t s = lay_out(m, rows->n, memory);
 
-    lay_out(m, rows->n, memory, &s);
     project(self, rows->n, x, &s);
 
     ops->rms_norm(device, s.kv, width, self->kv_norm, m->kv_norm_eps, rows->n, m->kv_lora, s.kv,

@@ -94,7 +94,7 @@ static void attend(const moe_attend_t *a)
 }
 
 
-/* Largest score of all parts, and the sum relative to it; the parts' maxima become their factors. */
+/* The sum of all parts relative to their largest score; the parts' maxima become their factors. */
 static void join_factors(float *parts, size_t n_parts, size_t part_size, float *inverse)
 {
     v16 maximum = v16_load(parts), sum = v16_set1(0.0f);

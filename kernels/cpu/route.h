@@ -1,8 +1,8 @@
 /*
  * The router's choice for one row.
  *
- * Selection is a walk down a total order (key falling, then index rising), so that ties and infinite
- * keys need no special case and the same expert is never taken twice.
+ * Selection is a walk down a total order (key falling, then index rising), so that ties and
+ * infinite keys need no special case and the same expert is never taken twice.
  */
 
 #ifndef MOE_ROUTE_H

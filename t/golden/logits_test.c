@@ -3,8 +3,8 @@
  * continuations.
  *
  * Two float32 implementations may choose different experts where the router's margin is smaller
- * than rounding; from there on the sequence's hidden states differ.  Such near ties (NEAR_TIE) excuse
- * a position and those after it in its item; they are counted and must be few.
+ * than rounding; from there on the sequence's hidden states differ.  Such near ties (NEAR_TIE)
+ * excuse a position and those after it in its item; they are counted and must be few.
  */
 
 #include <setjmp.h>

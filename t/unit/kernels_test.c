@@ -137,7 +137,8 @@ static void run_product_case(const product_case_t *c)
 
 static void test_product(void **state)
 {
-    static const size_t columns[] = {1, 15, 16, 17, 33, 64, 100}, depths[] = {1, 7, 16, 31, 65, 200};
+    static const size_t columns[] = {1, 15, 16, 17, 33, 64, 100};
+    static const size_t depths[] = {1, 7, 16, 31, 65, 200};
 
     for (size_t c = 0; c < 7; c++) {
         for (size_t d = 0; d < 6; d++) {
