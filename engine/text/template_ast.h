@@ -200,6 +200,10 @@ const moe_builtin_t *moe_builtin_find(const moe_builtin_t *table, const char *na
 int moe_builtin_call(moe_job_t *job, const moe_builtin_t *builtin, const moe_value_t *self,
                      const moe_given_t *given, moe_value_t *result);
 
+/* What a built-in returns: 0, or -1 when the string or list could not be made (NULL). */
+int moe_give_string(const moe_string_t *string, moe_value_t *result);
+int moe_give_list(moe_list_t *list, moe_value_t *result);
+
 /* The tables, each ended by a row without a name. */
 extern const moe_builtin_t moe_string_filters[], moe_number_filters[], moe_list_filters[],
                            moe_select_filters[];

@@ -93,3 +93,17 @@ int moe_builtin_call(moe_job_t *job, const moe_builtin_t *builtin, const moe_val
     }
     return builtin->call(job, self, arguments, result);
 }
+
+
+int moe_give_string(const moe_string_t *string, moe_value_t *result)
+{
+    *result = moe_string_value(string);
+    return string == NULL ? -1 : 0;
+}
+
+
+int moe_give_list(moe_list_t *list, moe_value_t *result)
+{
+    *result = moe_list_value(list);
+    return list == NULL ? -1 : 0;
+}

@@ -108,7 +108,9 @@ static int skip_comparison(moe_parser_t *parser, moe_op_t *op)
         *op = MOE_OP_IN;
         return 1;
     }
-    if (moe_parser_at_word(parser, "not") && moe_token_is(parser->token + 1, MOE_TOKEN_NAME, "in")) {
+    if (moe_parser_at_word(parser, "not")
+        && moe_token_is(parser->token + 1, MOE_TOKEN_NAME, "in"))
+    {
         parser->token += 2;
         *op = MOE_OP_NOT_IN;
         return 1;

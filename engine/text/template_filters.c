@@ -13,17 +13,10 @@
 #define JSON_BYTES_PER_CHARACTER 64     /* jansson's worst case: "[[],[],..." */
 
 
-static int give_string(const moe_string_t *string, moe_value_t *result)
-{
-    *result = moe_string_value(string);
-    return string == NULL ? -1 : 0;
-}
-
-
 static int filter_string(moe_job_t *job, const moe_value_t *self, const moe_value_t *arguments,
                          moe_value_t *result)
 {
-    return give_string(moe_value_string(job, self), result);
+    return moe_give_string(moe_value_string(job, self), result);
 }
 
 
@@ -43,8 +36,8 @@ static int filter_trim(moe_job_t *job, const moe_value_t *self, const moe_value_
                                                                     : NULL;
 
     return string == NULL
-           ? -1 : give_string(moe_string_trim(job, string, set, MOE_TRIM_START | MOE_TRIM_END),
-                              result);
+           ? -1 : moe_give_string(moe_string_trim(job, string, set, MOE_TRIM_START | MOE_TRIM_END),
+                                  result);
 }
 
 
@@ -53,7 +46,7 @@ static int change_case(moe_job_t *job, const moe_value_t *self, moe_case_t how,
 {
     const moe_string_t *string = moe_value_string(job, self);
 
-    return string == NULL ? -1 : give_string(moe_string_case(job, string, how), result);
+    return string == NULL ? -1 : moe_give_string(moe_string_case(job, string, how), result);
 }
 
 
@@ -107,7 +100,7 @@ static int filter_title(moe_job_t *job, const moe_value_t *self, const moe_value
         }
         start = at + size;
     }
-    return give_string(moe_builder_finish(&builder), result);
+    return moe_give_string(moe_builder_finish(&builder), result);
 }
 
 
@@ -123,7 +116,7 @@ static int filter_replace(moe_job_t *job, const moe_value_t *self, const moe_val
         return -1;
     }
     moe_value_as_integer(&arguments[2], &count);
-    return give_string(moe_string_replace(job, string, old, new, count), result);
+    return moe_give_string(moe_string_replace(job, string, old, new, count), result);
 }
 
 
@@ -156,7 +149,7 @@ static int filter_escape(moe_job_t *job, const moe_value_t *self, const moe_valu
     if (moe_builder_add_slice(&builder, string, plain, string->size) != 0) {
         return -1;
     }
-    return give_string(moe_builder_finish(&builder), result);
+    return moe_give_string(moe_builder_finish(&builder), result);
 }
 
 
@@ -224,7 +217,7 @@ static int filter_indent(moe_job_t *job, const moe_value_t *self, const moe_valu
             return -1;
         }
     }
-    return give_string(moe_builder_finish(&builder), result);
+    return moe_give_string(moe_builder_finish(&builder), result);
 }
 
 
@@ -274,7 +267,7 @@ static int filter_tojson(moe_job_t *job, const moe_value_t *self, const moe_valu
     {
         return -1;
     }
-    return give_string(moe_builder_finish(&builder), result);
+    return moe_give_string(moe_builder_finish(&builder), result);
 }
 
 
@@ -416,7 +409,9 @@ static int filter_round(moe_job_t *job, const moe_value_t *self, const moe_value
     if (precision < -15 || precision > 15) {
         return moe_job_fail(job, "'round' to more than 15 digits");
     }
-    if (self->kind == MOE_VALUE_INTEGER && precision >= 0 && arguments[1].kind != MOE_VALUE_STRING) {
+    if (self->kind == MOE_VALUE_INTEGER && precision >= 0
+        && arguments[1].kind != MOE_VALUE_STRING)
+    {
         *result = *self;
         return 0;
     }

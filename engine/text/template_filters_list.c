@@ -10,20 +10,6 @@
 #include "engine/text/template_select.h"
 
 
-static int give_string(const moe_string_t *string, moe_value_t *result)
-{
-    *result = moe_string_value(string);
-    return string == NULL ? -1 : 0;
-}
-
-
-static int give_list(moe_list_t *list, moe_value_t *result)
-{
-    *result = moe_list_value(list);
-    return list == NULL ? -1 : 0;
-}
-
-
 static int filter_default(moe_job_t *job, const moe_value_t *self, const moe_value_t *arguments,
                           moe_value_t *result)
 {
@@ -35,7 +21,7 @@ static int filter_default(moe_job_t *job, const moe_value_t *self, const moe_val
     }
     *result = arguments[0];
     return arguments[0].kind != MOE_VALUE_UNDEFINED
-           ? 0 : give_string(moe_string_copy(job, ""), result);
+           ? 0 : moe_give_string(moe_string_copy(job, ""), result);
 }
 
 
@@ -65,7 +51,7 @@ static int filter_list(moe_job_t *job, const moe_value_t *self, const moe_value_
             return -1;
         }
     }
-    return give_list(list, result);
+    return moe_give_list(list, result);
 }
 
 
@@ -135,7 +121,7 @@ static int filter_join(moe_job_t *job, const moe_value_t *self, const moe_value_
             return -1;
         }
     }
-    return give_string(moe_builder_finish(&builder), result);
+    return moe_give_string(moe_builder_finish(&builder), result);
 }
 
 
@@ -143,12 +129,12 @@ static int filter_items(moe_job_t *job, const moe_value_t *self, const moe_value
                         moe_value_t *result)
 {
     if (self->kind == MOE_VALUE_UNDEFINED) {
-        return give_list(moe_list_new(job, 0), result);
+        return moe_give_list(moe_list_new(job, 0), result);
     }
     if (self->kind != MOE_VALUE_DICT) {
         return moe_job_fail(job, "'items' needs a dict, not '%s'", moe_value_type(self));
     }
-    return give_list(moe_dict_items(job, self->as.dict), result);
+    return moe_give_list(moe_dict_items(job, self->as.dict), result);
 }
 
 
@@ -251,7 +237,7 @@ static int sorted_list(moe_job_t *job, keyed_t *keyed, size_t count, int reverse
             return -1;
         }
     }
-    return give_list(keyed == NULL ? NULL : list, result);
+    return moe_give_list(keyed == NULL ? NULL : list, result);
 }
 
 
@@ -315,7 +301,7 @@ static int filter_unique(moe_job_t *job, const moe_value_t *self, const moe_valu
             return -1;
         }
     }
-    return give_list(list, result);
+    return moe_give_list(list, result);
 }
 
 

@@ -10,20 +10,6 @@
 #include "engine/text/template_case.h"
 
 
-static int give_string(const moe_string_t *string, moe_value_t *result)
-{
-    *result = moe_string_value(string);
-    return string == NULL ? -1 : 0;
-}
-
-
-static int give_list(moe_list_t *list, moe_value_t *result)
-{
-    *result = moe_list_value(list);
-    return list == NULL ? -1 : 0;
-}
-
-
 static int is_given(const moe_value_t *argument)
 {
     return argument->kind != MOE_VALUE_UNDEFINED && argument->kind != MOE_VALUE_NONE;
@@ -76,7 +62,7 @@ static int trim(moe_job_t *job, const moe_value_t *self, const moe_value_t *argu
     if (string_argument(job, &arguments[0], "strip", &set) != 0) {
         return -1;
     }
-    return give_string(moe_string_trim(job, self->as.string, set, ends), result);
+    return moe_give_string(moe_string_trim(job, self->as.string, set, ends), result);
 }
 
 
@@ -112,7 +98,7 @@ static int string_split(moe_job_t *job, const moe_value_t *self, const moe_value
     {
         return -1;
     }
-    return give_list(moe_string_split(job, self->as.string, separator, most), result);
+    return moe_give_list(moe_string_split(job, self->as.string, separator, most), result);
 }
 
 
@@ -127,15 +113,15 @@ static int string_rsplit(moe_job_t *job, const moe_value_t *self, const moe_valu
     {
         return -1;
     }
-    return give_list(moe_string_split_right(job, self->as.string, separator, most), result);
+    return moe_give_list(moe_string_split_right(job, self->as.string, separator, most), result);
 }
 
 
 static int string_splitlines(moe_job_t *job, const moe_value_t *self,
                              const moe_value_t *arguments, moe_value_t *result)
 {
-    return give_list(moe_string_lines(job, self->as.string, moe_value_is_true(&arguments[0])),
-                     result);
+    return moe_give_list(moe_string_lines(job, self->as.string, moe_value_is_true(&arguments[0])),
+                         result);
 }
 
 
@@ -202,7 +188,7 @@ static int without_affix(moe_job_t *job, const moe_value_t *self, const moe_valu
     }
     start = at_end ? 0 : fix->size;
     end = at_end ? string->size - fix->size : string->size;
-    return give_string(moe_string_slice(job, string, start, end), result);
+    return moe_give_string(moe_string_slice(job, string, start, end), result);
 }
 
 
@@ -232,35 +218,35 @@ static int string_replace(moe_job_t *job, const moe_value_t *self, const moe_val
     {
         return -1;
     }
-    return give_string(moe_string_replace(job, self->as.string, old, new, count), result);
+    return moe_give_string(moe_string_replace(job, self->as.string, old, new, count), result);
 }
 
 
 static int string_upper(moe_job_t *job, const moe_value_t *self, const moe_value_t *arguments,
                         moe_value_t *result)
 {
-    return give_string(moe_string_case(job, self->as.string, MOE_CASE_UPPER), result);
+    return moe_give_string(moe_string_case(job, self->as.string, MOE_CASE_UPPER), result);
 }
 
 
 static int string_lower(moe_job_t *job, const moe_value_t *self, const moe_value_t *arguments,
                         moe_value_t *result)
 {
-    return give_string(moe_string_case(job, self->as.string, MOE_CASE_LOWER), result);
+    return moe_give_string(moe_string_case(job, self->as.string, MOE_CASE_LOWER), result);
 }
 
 
 static int string_title(moe_job_t *job, const moe_value_t *self, const moe_value_t *arguments,
                         moe_value_t *result)
 {
-    return give_string(moe_string_case(job, self->as.string, MOE_CASE_TITLE), result);
+    return moe_give_string(moe_string_case(job, self->as.string, MOE_CASE_TITLE), result);
 }
 
 
 static int string_capitalize(moe_job_t *job, const moe_value_t *self,
                              const moe_value_t *arguments, moe_value_t *result)
 {
-    return give_string(moe_string_case(job, self->as.string, MOE_CASE_CAPITALIZE), result);
+    return moe_give_string(moe_string_case(job, self->as.string, MOE_CASE_CAPITALIZE), result);
 }
 
 
@@ -352,7 +338,7 @@ static int string_join(moe_job_t *job, const moe_value_t *self, const moe_value_
             return -1;
         }
     }
-    return give_string(moe_builder_finish(&builder), result);
+    return moe_give_string(moe_builder_finish(&builder), result);
 }
 
 
@@ -442,7 +428,7 @@ static int string_format(moe_job_t *job, const moe_value_t *self, const moe_give
             }
         }
     }
-    return give_string(moe_builder_finish(&builder), result);
+    return moe_give_string(moe_builder_finish(&builder), result);
 }
 
 
@@ -557,7 +543,7 @@ static int dict_keys(moe_job_t *job, const moe_value_t *self, const moe_value_t 
             return -1;
         }
     }
-    return give_list(list, result);
+    return moe_give_list(list, result);
 }
 
 
@@ -571,14 +557,14 @@ static int dict_values(moe_job_t *job, const moe_value_t *self, const moe_value_
             return -1;
         }
     }
-    return give_list(list, result);
+    return moe_give_list(list, result);
 }
 
 
 static int dict_items(moe_job_t *job, const moe_value_t *self, const moe_value_t *arguments,
                       moe_value_t *result)
 {
-    return give_list(moe_dict_items(job, self->as.dict), result);
+    return moe_give_list(moe_dict_items(job, self->as.dict), result);
 }
 
 

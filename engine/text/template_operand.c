@@ -385,8 +385,9 @@ static moe_node_t *parse_subscript(moe_parser_t *parser, moe_node_t *object)
             return NULL;
         }
     }
-    node = moe_parser_skip(parser, ":") ? parse_slice(parser, object, index)
-                                        : moe_parser_pair(parser, MOE_NODE_SUBSCRIPT, 0, object, index);
+    node = moe_parser_skip(parser, ":")
+           ? parse_slice(parser, object, index)
+           : moe_parser_pair(parser, MOE_NODE_SUBSCRIPT, 0, object, index);
     return node == NULL || moe_parser_expect(parser, "]") != 0 ? NULL : node;
 }
 

@@ -13,9 +13,11 @@
 
 #include <utf8proc.h>
 
+#define FLOAT_TEXT 48
+
 
 /* The fewest digits that read back as the same number, laid out as Python does. */
-void moe_float_repr(double real, char *text)
+static void float_repr(double real, char *text)
 {
     char digits[32], *exponent_at;
     int precision = 0, exponent, n;
@@ -32,11 +34,11 @@ void moe_float_repr(double real, char *text)
     exponent = atoi(exponent_at + 1);
     if (exponent < -4 || exponent >= 16) {
         *exponent_at = '\0';
-        snprintf(text, MOE_FLOAT_TEXT, "%se%c%02d", digits, exponent < 0 ? '-' : '+', abs(exponent));
+        snprintf(text, FLOAT_TEXT, "%se%c%02d", digits, exponent < 0 ? '-' : '+', abs(exponent));
         return;
     }
     n = precision - exponent;
-    snprintf(text, MOE_FLOAT_TEXT, "%.*f", n > 1 ? n : 1, real);
+    snprintf(text, FLOAT_TEXT, "%.*f", n > 1 ? n : 1, real);
 }
 
 
@@ -181,7 +183,7 @@ static int add_repr_container(moe_builder_t *builder, const moe_value_t *value)
 
 int moe_builder_add_repr(moe_builder_t *builder, const moe_value_t *value)
 {
-    char text[MOE_FLOAT_TEXT];
+    char text[FLOAT_TEXT];
 
     if (moe_job_charge(builder->job, 1) != 0) {
         return -1;
@@ -197,7 +199,7 @@ int moe_builder_add_repr(moe_builder_t *builder, const moe_value_t *value)
         snprintf(text, sizeof(text), "%" PRId64, value->as.integer);
         return moe_builder_add_text(builder, text);
     case MOE_VALUE_FLOAT:
-        moe_float_repr(value->as.real, text);
+        float_repr(value->as.real, text);
         return moe_builder_add_text(builder, text);
     case MOE_VALUE_STRING:
         return add_quoted(builder, value->as.string);
@@ -411,7 +413,7 @@ static int add_json_dict(moe_builder_t *builder, const moe_dict_t *dict,
 
 static int add_json_float(moe_builder_t *builder, double real)
 {
-    char text[MOE_FLOAT_TEXT];
+    char text[FLOAT_TEXT];
 
     if (isnan(real)) {
         return moe_builder_add_text(builder, "NaN");
@@ -419,7 +421,7 @@ static int add_json_float(moe_builder_t *builder, double real)
     if (isinf(real)) {
         return moe_builder_add_text(builder, real < 0 ? "-Infinity" : "Infinity");
     }
-    moe_float_repr(real, text);
+    float_repr(real, text);
     return moe_builder_add_text(builder, text);
 }
 

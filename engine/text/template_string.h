@@ -56,10 +56,6 @@ int moe_string_trusted_at(const moe_string_t *string, size_t at);
 /* str(value) and repr(value) of Python. */
 const moe_string_t *moe_value_string(moe_job_t *job, const moe_value_t *value);
 int moe_builder_add_repr(moe_builder_t *builder, const moe_value_t *value);
-#define MOE_FLOAT_TEXT 48
-
-/* repr of a float into a buffer of MOE_FLOAT_TEXT bytes. */
-void moe_float_repr(double real, char *text);
 
 typedef struct {
     const moe_string_t *indent;         /* NULL: all on one line */
