@@ -125,7 +125,8 @@ ngx_http_moe_openai_model(ngx_http_request_t *r, ngx_str_t *rest)
     if (model == NULL) {
         ngx_http_moe_problem(&problem, NGX_HTTP_NOT_FOUND,
                              "invalid_request_error", "model_not_found",
-                             "model", "the model does not exist");
+                             "model", "the model \"%.*s\" does not exist",
+                             (int) ngx_min(rest->len, 128), rest->data);
 
         return ngx_http_moe_reply_problem(r, &ngx_http_moe_openai_api,
                                           &problem);

@@ -241,7 +241,7 @@ ngx_http_moe_openai_logprobs_value(ngx_http_moe_text_t *text,
     {
         ngx_http_moe_text_literal(text, "{\"content\":[");
         ngx_http_moe_text_append(text, &list[NGX_HTTP_MOE_TOKENS]);
-        ngx_http_moe_text_literal(text, "]}");
+        ngx_http_moe_text_literal(text, "],\"refusal\":null}");
         return;
     }
 

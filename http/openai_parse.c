@@ -109,6 +109,8 @@ static ngx_int_t ngx_http_moe_take_messages(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 static ngx_int_t ngx_http_moe_take_message(ngx_http_moe_parse_t *parse,
     size_t index, json_t *message);
+static ngx_int_t ngx_http_moe_take_member(ngx_http_moe_parse_t *parse,
+    size_t index, json_t *message, const char *member);
 static ngx_int_t ngx_http_moe_take_content(ngx_http_moe_parse_t *parse,
     size_t index, json_t *content);
 static ngx_int_t ngx_http_moe_take_stop(ngx_http_moe_parse_t *parse,
@@ -246,6 +248,23 @@ static const ngx_http_moe_field_t  ngx_http_moe_fields[] = {
       0, 0, 0, 0 },
     { "structured_outputs", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_nothing,
       0, 0, 0, 0 },
+    { "guided_json", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_nothing,
+      0, 0, 0, 0 },
+    { "guided_regex", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_nothing,
+      0, 0, 0, 0 },
+    { "guided_choice", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_nothing,
+      0, 0, 0, 0 },
+    { "guided_grammar", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_nothing,
+      0, 0, 0, 0 },
+    { "grammar", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_nothing, 0, 0, 0, 0 },
+    { "json_schema", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_nothing,
+      0, 0, 0, 0 },
+    { "bad_words", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_nothing, 0, 0, 0, 0 },
+    { "use_beam_search", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_nothing,
+      0, 0, 0, 0 },
+    { "chat_template", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_nothing,
+      0, 0, 0, 0 },
+    { "documents", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_nothing, 0, 0, 0, 0 },
 
     { NULL, 0, NULL, 0, 0, 0, 0 }
 };
@@ -402,6 +421,15 @@ ngx_http_moe_parse_check(ngx_http_moe_parse_t *parse)
         return ngx_http_moe_parse_error(parse, NULL, "continue_final_message",
                    "continue_final_message and add_generation_prompt "
                    "exclude each other");
+    }
+
+    if ((request->given & MOE_GIVEN_TOP_P) && request->top_p == 0) {
+
+        /* the most probable token always stays */
+
+        request->top_p = 1;
+        request->top_k = 1;
+        request->given |= MOE_GIVEN_TOP_K;
     }
 
     ngx_http_moe_parse_max_tokens(parse);
@@ -880,13 +908,14 @@ ngx_http_moe_take_one(ngx_http_moe_parse_t *parse,
 }
 
 
-/* "", [], {}: nothing is asked for. */
+/* false, "", [], {}: nothing is asked for. */
 
 static ngx_int_t
 ngx_http_moe_take_nothing(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value)
 {
-    if ((json_is_string(value) && json_string_length(value) == 0)
+    if (json_is_false(value)
+        || (json_is_string(value) && json_string_length(value) == 0)
         || (json_is_array(value) && json_array_size(value) == 0)
         || (json_is_object(value) && json_object_size(value) == 0))
     {
@@ -980,7 +1009,7 @@ ngx_http_moe_take_message(ngx_http_moe_parse_t *parse, size_t index,
     json_t *message)
 {
     char         name[64];
-    json_t      *content;
+    json_t      *content, *calls;
     ngx_uint_t   i;
     const char  *role;
 
@@ -1008,17 +1037,53 @@ ngx_http_moe_take_message(ngx_http_moe_parse_t *parse, size_t index,
                    "tool", name);
     }
 
-    content = json_object_get(message, "content");
+    if (ngx_http_moe_take_member(parse, index, message, "name") != NGX_OK
+        || ngx_http_moe_take_member(parse, index, message, "tool_call_id")
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
 
-    /* a message of tool calls has no content of its own */
+    content = json_object_get(message, "content");
+    calls = json_object_get(message, "tool_calls");
+
+    if (calls && !json_is_null(calls) && !json_is_array(calls)) {
+        (void) snprintf(name, sizeof(name), "messages[%zu].tool_calls", index);
+        return ngx_http_moe_parse_error(parse, NULL, name,
+                                        "%s must be a list", name);
+    }
+
+    /* a message of tool calls needs no content of its own */
 
     if ((content == NULL || json_is_null(content))
-        && strcmp(role, "assistant") == 0)
+        && strcmp(role, "assistant") == 0 && json_array_size(calls))
     {
         return NGX_OK;
     }
 
     return ngx_http_moe_take_content(parse, index, content);
+}
+
+
+/* A member of a message that must be a string, where it is. */
+
+static ngx_int_t
+ngx_http_moe_take_member(ngx_http_moe_parse_t *parse, size_t index,
+    json_t *message, const char *member)
+{
+    char     name[64];
+    json_t  *value;
+
+    value = json_object_get(message, member);
+
+    if (value == NULL || json_is_null(value) || json_is_string(value)) {
+        return NGX_OK;
+    }
+
+    (void) snprintf(name, sizeof(name), "messages[%zu].%s", index, member);
+
+    return ngx_http_moe_parse_error(parse, NULL, name, "%s must be a string",
+                                    name);
 }
 
 

@@ -55,7 +55,8 @@ static void ngx_http_moe_parsed(ngx_http_request_t *r,
     ngx_http_moe_ctx_t *ctx);
 static ngx_int_t ngx_http_moe_resolve(ngx_http_request_t *r,
     ngx_http_moe_ctx_t *ctx);
-static ngx_int_t ngx_http_moe_name(ngx_http_moe_ctx_t *ctx);
+static ngx_int_t ngx_http_moe_name(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
 static ngx_int_t ngx_http_moe_call(ngx_http_request_t *r,
     ngx_http_moe_ctx_t *ctx);
 static void ngx_http_moe_give_up(ngx_http_request_t *r,
@@ -529,6 +530,12 @@ ngx_http_moe_parsed(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 {
     ngx_int_t  rc;
 
+    if (ngx_http_moe_name(r, ctx) != NGX_OK) {
+        ngx_http_moe_close(ctx);
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
     if (ctx->job.failed) {
         ctx->problem = ctx->job.problem;
         ctx->failed = 1;
@@ -537,10 +544,6 @@ ngx_http_moe_parsed(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
     }
 
     rc = ngx_http_moe_resolve(r, ctx);
-
-    if (rc == NGX_OK) {
-        rc = ngx_http_moe_name(ctx);
-    }
 
     if (rc == NGX_OK) {
         rc = ngx_http_moe_call(r, ctx);
@@ -661,8 +664,10 @@ ngx_http_moe_pass_model(ngx_http_request_t *r, ngx_str_t *name)
 }
 
 
+/* Replies carry the id also where their body does not: SDKs report it. */
+
 static ngx_int_t
-ngx_http_moe_name(ngx_http_moe_ctx_t *ctx)
+ngx_http_moe_name(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 {
     u_char  random[12], hex[2 * sizeof(random) + 1];
 
@@ -679,7 +684,7 @@ ngx_http_moe_name(ngx_http_moe_ctx_t *ctx)
     (void) snprintf(ctx->id, sizeof(ctx->id), "%s%s", ctx->route->id_prefix,
                     ctx->job.id);
 
-    return NGX_OK;
+    return ngx_http_moe_add_header(r, "X-Request-Id", ctx->id);
 }
 
 

@@ -62,8 +62,27 @@ for my $case (
        "message with $case->[0]");
 }
 is(chat($server, $question, { tools => [], response_format => { type => 'text' }, n => 1,
-    temperature => 0, stop => undef, seed => undef })->{json}{choices}[0]{message}{content},
+    temperature => 0, stop => undef, seed => undef, guided_json => undef, bad_words => [],
+    use_beam_search => \0, documents => [] })->{json}{choices}[0]{message}{content},
    $choice->{message}{content}, 'members that ask for nothing');
+
+# A turn of tool calls has no content; what follows it is answered.
+for my $empty ({ content => undef }, {}, { content => '' }) {
+    is(chat($server, [{ role => 'assistant', %$empty, tool_calls => [{ id => 'a', type => 'function',
+            function => { name => 'f', arguments => '{}' } }] },
+        { role => 'tool', tool_call_id => 'a', content => 'b' },
+        { role => 'user', content => $question }], { max_tokens => 1 })->{status}, 200,
+       'tool calls in the history: ' . json_encode($empty));
+}
+
+# No probability mass at all still leaves the most probable token.
+is(chat($server, $question, { temperature => 1.5, top_p => 0, seed => 3 })
+       ->{json}{choices}[0]{message}{content}, $choice->{message}{content}, 'top_p 0 is greedy');
+
+# The id is in the head as well, also of an error.
+is($answer->{headers}{'x-request-id'}, $json->{id}, 'X-Request-Id');
+is(chat($server, $question, { request_id => 'mine', max_tokens => $_ })->{headers}{'x-request-id'},
+   'chatcmpl-mine', "X-Request-Id of the client's, max_tokens $_") for 1, 0;
 
 # Text that looks like a control token stays text.
 my $count = sub {

@@ -43,6 +43,10 @@ my %wrong = (
     ignore_eos => ['yes'],
     stream => ['yes'],
     response_format => [{ type => 'json_object' }, { type => 'json_schema' }, 'text'],
+    # What cannot be done is refused under all of its names, never silently left out.
+    (map { $_ => [{ type => 'object' }, 'a+', ['a']] } qw(structured_outputs guided_json
+        guided_regex guided_choice guided_grammar grammar json_schema bad_words)),
+    use_beam_search => [\1],
 );
 for my $member (sort keys %wrong) {
     for my $value (@{$wrong{$member}}) {
@@ -84,6 +88,13 @@ for my $case (
     [$chats, { @user, logprobs => \1, top_logprobs => 21 }, 'top_logprobs'],
     [$chats, { @user, top_logprobs => 2 }, 'top_logprobs'],
     [$chats, { @user, n => 2 }, 'n'],
+    [$chats, { @user, chat_template => '{{ messages }}' }, 'chat_template'],
+    [$chats, { messages => [{ role => 'assistant', content => undef }] }, 'messages[0].content'],
+    [$chats, { messages => [{ role => 'assistant', tool_calls => [] }] }, 'messages[0].content'],
+    [$chats, { messages => [{ role => 'assistant', tool_calls => 5 }] }, 'messages[0].tool_calls'],
+    [$chats, { messages => [@{$user[1]}, { role => 'tool', content => 'a', tool_call_id => 5 }] },
+     'messages[1].tool_call_id'],
+    [$chats, { messages => [{ role => 'user', content => 'a', name => [] }] }, 'messages[0].name'],
     [$chats, { @user, response_format => { type => 'json_object' } }, 'response_format'],
     [$chats, { @user, tools => [{ type => 'function', function => { name => 'f' } }] }, 'tools'],
 ) {
@@ -119,7 +130,8 @@ is_error(post($server, $completions, { model => 'other', prompt => 'a' }), 404, 
          code => 'model_not_found');
 is_error(post($server, $chats, { model => 'x' x 60_000, @user }), 404, 'a long model name',
          param => 'model');
-is_error(get($server, '/v1/models/other'), 404, 'no such model', code => 'model_not_found');
+is_error(get($server, '/v1/models/other'), 404, 'no such model', code => 'model_not_found',
+         message => 'the model "other" does not exist');
 is_error(get($server, '/v1/nothing'), 404, 'no such route');
 is_error(get($server, $_), 405, "GET $_") for $completions, $chats;
 is_error(post($server, '/v1/models', '{}'), 405, 'POST /v1/models');

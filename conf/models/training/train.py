@@ -693,7 +693,7 @@ def cmd_train(args):
 TEMPLATE = ("{{ bos_token }}{% for message in messages %}"
             "{% if message['role'] == 'system' %}{{ '<|system|>' + message['content'] }}"
             "{% elif message['role'] == 'user' %}{{ '<|user|>' + message['content'] }}"
-            "{% elif message['role'] == 'assistant' %}{{ '<|assistant|>' + message['content'] + eos_token }}"
+            "{% elif message['role'] == 'assistant' %}{{ '<|assistant|>' + (message['content'] or '') + eos_token }}"
             "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
 
 
