@@ -93,6 +93,7 @@ configure() {
     fi
     if [ "$(id -u)" = 0 ]; then
         user=$(choose_user "$model")
+        [ "$user" != root ] || say "only root can read $model here, so it is served as root"
         sed -i "1i user $user;" "$run/demo.conf"
     fi
 }
