@@ -122,7 +122,8 @@ static int parse_batches(arguments_t *a, const char *list)
 
 static int parse_arguments(int argc, char **argv, arguments_t *a)
 {
-    *a = (arguments_t) { .prompt = 128, .gen = 64, .batches = { 1, 4, 16 }, .n_batches = 3 };
+    *a = (arguments_t) { .prompt = 128, .gen = 64, .batches = { 1, 4, 16 }, .n_batches = 3,
+                         .threads = moe_cpu_count() };
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         int rc;
@@ -140,7 +141,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
              : strcmp(argv[i], "--threads") == 0 ? moe_command_number(value, 1, 1024, &a->threads)
              : strcmp(argv[i], "--batch") == 0 ? parse_batches(a, value) : -1;
         if (rc != 0) {
-            return moe_command_usage(&moe_command_bench, argv[i]);
+            return moe_command_wrong(&moe_command_bench, argv[i]);
         }
         i++;
     }
@@ -253,9 +254,10 @@ static int measure(moe_engine_t *engine, const arguments_t *a, moe_error_t *erro
 
     moe_engine_stats(engine, &stats);
     if (a->json && rc == 0) {
-        printf("{\"prompt\":%llu,\"gen\":%llu,\"isa\":\"%s\",\"load_ms\":%.1f,\"results\":[",
-               (unsigned long long) a->prompt, (unsigned long long) a->gen,
-               moe_engine_isa(engine), (double) stats.load_ns * 1e-6);
+        printf("{\"prompt\":%llu,\"gen\":%llu,\"threads\":%llu,\"isa\":\"%s\",\"load_ms\":%.1f,"
+               "\"results\":[", (unsigned long long) a->prompt, (unsigned long long) a->gen,
+               (unsigned long long) a->threads, moe_engine_isa(engine),
+               (double) stats.load_ns * 1e-6);
     }
     for (unsigned i = 0; rc == 0 && i < a->n_batches; i++) {
         measurement_t m = {
@@ -273,7 +275,8 @@ static int measure(moe_engine_t *engine, const arguments_t *a, moe_error_t *erro
     if (a->json && rc == 0) {
         printf("\n],\"peak_memory_bytes\":%llu}\n", peak_memory());
     } else if (rc == 0) {
-        printf("%s, loaded in %.1f ms, peak memory %.1f MiB\n", moe_engine_isa(engine),
+        printf("%s, %llu threads, loaded in %.1f ms, peak memory %.1f MiB\n",
+               moe_engine_isa(engine), (unsigned long long) a->threads,
                (double) stats.load_ns * 1e-6, (double) peak_memory() / 1048576.0);
     }
     free(ids);

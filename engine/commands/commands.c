@@ -21,6 +21,15 @@ int moe_command_usage(const moe_command_t *command, const char *what)
 }
 
 
+int moe_command_wrong(const moe_command_t *command, const char *option)
+{
+    char what[128];
+
+    snprintf(what, sizeof(what), "unknown option or wrong value: \"%.64s\"", option);
+    return moe_command_usage(command, what);
+}
+
+
 int moe_command_number(const char *text, uint64_t low, uint64_t high, uint64_t *value)
 {
     char *end;

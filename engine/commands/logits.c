@@ -2,7 +2,6 @@
  * other implementations. */
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,23 +14,8 @@
 
 typedef struct {
     const char *directory, *tokens;
-    unsigned long top, threads;
+    uint64_t top, threads;
 } arguments_t;
-
-
-/* A whole number in [low, high]. */
-static int parse_number(const char *text, unsigned long low, unsigned long high,
-                        unsigned long *value)
-{
-    char *end;
-
-    errno = 0;
-    *value = strtoul(text, &end, 10);
-    return isdigit((unsigned char) *text) && *end == '\0' && errno == 0 && *value >= low
-                   && *value <= high
-               ? 0
-               : -1;
-}
 
 
 static int parse_arguments(int argc, char **argv, arguments_t *a)
@@ -48,9 +32,9 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         if (value && strcmp(argv[i], "--tokens") == 0) {
             a->tokens = value;
         } else if (value && strcmp(argv[i], "--top") == 0) {
-            bad = parse_number(value, 1, UINT32_MAX, &a->top);
+            bad = moe_command_number(value, 1, UINT32_MAX, &a->top);
         } else if (value && strcmp(argv[i], "--threads") == 0) {
-            bad = parse_number(value, 1, 1024, &a->threads);
+            bad = moe_command_number(value, 1, 1024, &a->threads);
         } else {
             return moe_command_usage(&moe_command_logits, "wrong arguments");
         }
@@ -113,7 +97,7 @@ static int compare_logits(const void *a, const void *b, void *context)
 
 
 static void print_position(const float *logits, uint32_t vocabulary, uint32_t *order,
-                           unsigned long top)
+                           uint64_t top)
 {
     const uint32_t n = top < vocabulary ? (uint32_t) top : vocabulary;
 

@@ -1,4 +1,4 @@
-/* A hash table with chains through the sequences themselves: adding and removing allocate nothing. */
+/* A hash table with chains through the sequences themselves: nothing is allocated per request. */
 
 #include "engine/serve/registry.h"
 

@@ -46,7 +46,7 @@ typedef struct {
 /* A sequence's side: parameters, and the tokens seen so far when a penalty needs them. */
 typedef struct {
     moe_sampling_params_t params;
-    moe_token_count_t *seen;                /* [n_seen], in order of first sight; NULL: no penalty */
+    moe_token_count_t *seen;            /* [n_seen], in order of first sight; NULL: no penalty */
     uint32_t n_seen;
     uint32_t *slots;                        /* hash table: index into seen + 1 */
     uint32_t slot_mask;

@@ -730,29 +730,63 @@ static void test_credit(void **state)
 }
 
 
+/* Three alive at most; whoever has no credit gives his place to those who wait, and takes it up
+ * again later as if nothing had been. */
 static void test_queue(void **state)
 {
     moe_engine_t *engine = new_engine((moe_engine_options_t) {
-        .threads = 1, .batch_sequences = 1, .queue = 2, .queue_timeout_ms = 100, .credit = 1 });
+        .threads = 1, .batch_sequences = 1, .queue = 2, .credit = 1 });
     answer_t *answers = calloc(4, sizeof(answer_t));
-    moe_request_t request = text_request(QUESTION, 5);
+    moe_request_t request = text_request(QUESTION, 20);
     moe_error_t error;
+    moe_stats_t stats;
 
     assert_non_null(answers);
     request.flags = MOE_REQUEST_IGNORE_EOS;
-    submit_ok(engine, &answers[0], 0, &request);
-    wait_tokens(&answers[0], 1);
-    /* Number 0 has no credit left: it gives its place to the next one. */
-    submit_ok(engine, &answers[1], 1, &request);
-    wait_tokens(&answers[1], 1);
-    assert_int_equal(-1, submit(engine, &answers[1], 1, &request, &error));
-    assert_int_equal(MOE_INVALID, error.code);
-    submit_ok(engine, &answers[2], 2, &request);
-    wait_tokens(&answers[2], 1);
+    request.logprobs = 2;
+    for (unsigned i = 0; i < 3; i++) {
+        submit_ok(engine, &answers[i], i, &request);
+        wait_tokens(&answers[i], 1);
+    }
     assert_int_equal(-1, submit(engine, &answers[3], 3, &request, &error));
     assert_int_equal(MOE_LIMIT, error.code);
+    for (unsigned n = 2; n <= 20; n++) {
+        for (unsigned i = 0; i < 3; i++) {
+            moe_engine_credit(engine, &answers[i], i, 1);
+            wait_tokens(&answers[i], n);
+        }
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        wait_tokens(&answers[i], UINT32_MAX);
+    }
+    moe_engine_stats(engine, &stats);
+    assert_true(stats.preemptions >= 3 * 18);
+    submit_ok(engine, &answers[3], 3, &request);
+    moe_engine_credit(engine, &answers[3], 3, 100);
+    wait_tokens(&answers[3], UINT32_MAX);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_same(&answers[3], &answers[i]);
+    }
+    assert_idle(engine);
     moe_engine_free(engine);
     free(answers);
+}
+
+
+static void test_same_id(void **state)
+{
+    moe_engine_t *engine = new_engine((moe_engine_options_t) { .credit = 2 });
+    answer_t *answer = calloc(1, sizeof(*answer));
+    moe_request_t request = text_request(QUESTION, 5);
+    moe_error_t error;
+
+    assert_non_null(answer);
+    submit_ok(engine, answer, 1, &request);
+    wait_tokens(answer, 2);
+    assert_int_equal(-1, submit(engine, answer, 1, &request, &error));
+    assert_int_equal(MOE_INVALID, error.code);
+    moe_engine_free(engine);
+    free(answer);
 }
 
 
@@ -855,6 +889,7 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_credit),
         cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_same_id),
         cmocka_unit_test(test_queue_timeout),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_no_model)
