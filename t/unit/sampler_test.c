@@ -348,6 +348,10 @@ static void test_logprobs(void **state)
     assert_true(fabs(record.top[0].logprob - log(4 / 16.0)) < 1e-6);
     assert_true(record.top[2].logprob == record.token.logprob);
 
+    moe_sampler_logprobs(sampler, logits, 0, 1, &record);
+    assert_int_equal(1, record.n_top);
+    assert_int_equal(1, record.top[0].id);
+
     moe_sampler_logprobs(sampler, logits, 4, 20, &record);
     assert_int_equal(5, record.n_top);
     assert_true(record.token.logprob == MOE_LOGPROB_FLOOR);

@@ -16,6 +16,7 @@
 
 #define MS 1000000ull
 #define TASKS 24u
+#define BLOCKS_LIMIT 64u
 
 typedef struct {
     moe_task_t task;
@@ -23,7 +24,14 @@ typedef struct {
     uint32_t tokens[512];
 } job_t;
 
+/* What a row of the cache holds. */
 typedef struct {
+    const moe_task_t *owner;
+    uint32_t position;
+} row_t;
+
+typedef struct {
+    row_t rows[BLOCKS_LIMIT * MOE_BLOCK_TOKENS];
     moe_cache_t *cache;
     moe_scheduler_t *scheduler;
     moe_scheduler_options_t options;
@@ -35,7 +43,8 @@ static void set_up(bench_t *bench, uint32_t blocks, uint32_t rows, uint32_t sequ
 {
     moe_error_t error;
 
-    bench->arrivals = 0;
+    assert_true(blocks <= BLOCKS_LIMIT);
+    memset(bench, 0, sizeof(*bench));
     bench->options = (moe_scheduler_options_t) {
         .batch_rows = rows,
         .batch_sequences = sequences,
@@ -84,8 +93,24 @@ static void finish(bench_t *bench, job_t *job)
 }
 
 
+/* All rows before the step's are in the cache; the step's come to it. */
+static void check_rows(bench_t *bench, const moe_task_t *task, const moe_batch_sequence_t *s)
+{
+    for (uint32_t p = 0; p < s->position + s->n_tokens; p++) {
+        row_t *row = &bench->rows[s->blocks[p / MOE_BLOCK_TOKENS] * MOE_BLOCK_TOKENS
+                                  + p % MOE_BLOCK_TOKENS];
+
+        if (p >= s->position) {
+            *row = (row_t) { task, p };
+        }
+        assert_ptr_equal(task, row->owner);
+        assert_int_equal(p, row->position);
+    }
+}
+
+
 /* What every plan must keep to. */
-static void check_plan(const bench_t *bench, const moe_plan_t *plan)
+static void check_plan(bench_t *bench, const moe_plan_t *plan)
 {
     uint32_t rows = 0, outputs = 0;
 
@@ -104,6 +129,7 @@ static void check_plan(const bench_t *bench, const moe_plan_t *plan)
         if (s->position + s->n_tokens == task->n_tokens) {
             assert_true(s->n_outputs >= 1);
         }
+        check_rows(bench, task, s);
         rows += s->n_tokens;
         outputs += s->n_outputs;
         for (uint32_t j = 0; j < i; j++) {
@@ -355,6 +381,12 @@ static void test_deadline(void **state)
     assert_int_equal(100, moe_scheduler_next_deadline(bench.scheduler));
     assert_null(moe_scheduler_expired(bench.scheduler, 99));
     assert_ptr_equal(&waiting, moe_scheduler_expired(bench.scheduler, 100));
+    /* Who was started once and had to give way is not late. */
+    running.task.paused = 1;
+    step(&bench, MS);
+    assert_int_equal(MOE_TASK_WAITING, running.task.state);
+    assert_null(moe_scheduler_expired(bench.scheduler, 1000));
+    assert_int_equal(0, moe_scheduler_next_deadline(bench.scheduler));
     finish(&bench, &waiting);
     finish(&bench, &running);
     tear_down(&bench);
