@@ -3,8 +3,8 @@
  *
  * Text goes straight to the output, except inside macros and captured blocks, where it is built up
  * as a string.  Scopes are a chain: the render's variables, the template's top level, then one per
- * loop iteration, macro call or captured block.  A loop reuses one scope for all its iterations
- * unless a macro written in the body holds on to it.
+ * loop iteration, macro call or captured block.  A loop clears and reuses one scope for all
+ * its iterations.
  */
 
 #include "engine/text/template_render.h"
@@ -240,7 +240,6 @@ static int run_macro(moe_render_t *render, const moe_node_t *node)
     }
     macro->node = node;
     macro->scope = render->scope;
-    render->scope->kept = 1;
     return set_name(render, node->as.macro.name, &value);
 }
 
@@ -260,7 +259,7 @@ static int run_continue(moe_render_t *render, const moe_node_t *node)
 /* A fresh scope for an iteration. */
 static int next_scope(moe_render_t *render, const moe_scope_t *parent)
 {
-    if (render->scope == parent || render->scope->kept) {
+    if (render->scope == parent) {
         render->scope = moe_render_scope(render, parent);
         return render->scope == NULL ? -1 : 0;
     }

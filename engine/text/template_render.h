@@ -10,11 +10,10 @@
 
 typedef struct moe_scope_s moe_scope_t;
 
-/* Names that a body has set; macros keep the scope they were written in. */
+/* Names that a body has set; macros look names up in the scope they were written in. */
 struct moe_scope_s {
     const moe_scope_t *parent;          /* NULL: the variables of the render */
     moe_dict_t *names;
-    int kept;                           /* a macro holds on to it */
 };
 
 struct moe_macro_s {
