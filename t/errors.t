@@ -128,7 +128,7 @@ cmp_ok(completion($server, { prompt => "a\0b", max_tokens => 1 })->{status}, '<'
 # Unknown things and wrong methods.
 is_error(post($server, $completions, { model => 'other', prompt => 'a' }), 404, 'unknown model',
          code => 'model_not_found');
-is_error(post($server, $chats, { model => 'x' x 60_000, @user }), 404, 'a long model name',
+is_error(post($server, $chats, { model => 'x' x 60_000, @user }), 400, 'a long model name',
          param => 'model');
 is_error(get($server, '/v1/models/other'), 404, 'no such model', code => 'model_not_found',
          message => 'the model "other" does not exist');

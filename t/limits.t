@@ -59,7 +59,8 @@ is(waiting($server), 0, 'the queue is empty');
 # moe_timeout first.
 my $began = time();
 my $slow = post($server, '/short/v1/completions', { model => 'demo', %{long_body(5)} });
-is($slow->{status}, 504, 'moe_timeout first: status');
+is($slow->{status}, 503, 'moe_timeout first: status');
+like($slow->{headers}{'retry-after'}, qr/^\d+$/, 'moe_timeout first: Retry-After');
 cmp_ok(time() - $began, '<', 0.9, 'moe_timeout first: in time');
 $runner->close;
 ok(idle($server), 'idle');

@@ -71,8 +71,10 @@ my @question = (messages => [{ role => 'user', content => 'Größe?' }], tempera
 my $chat = post($server, '/v1/chat/completions', { model => 'demo', @question, max_tokens => 20,
     logprobs => \1, top_logprobs => 3 })->{json}{choices}[0];
 my @content = @{$chat->{logprobs}{content}};
-is(join('', map { $_->{token} } @content), $chat->{message}{content}, 'chat: tokens are the text');
-is(join('', map { pack 'C*', @{$_->{bytes}} } @content),
+is($content[-1]{token}, '<|eos|>', 'chat: the end token is scored, too');
+my @shown = @content[0 .. $#content - 1];
+is(join('', map { $_->{token} } @shown), $chat->{message}{content}, 'chat: tokens are the text');
+is(join('', map { pack 'C*', @{$_->{bytes}} } @shown),
    do { my $bytes = $chat->{message}{content}; utf8::encode($bytes); $bytes },
    'chat: bytes are the text');
 numbers_are_sound('chat', map { $_->{logprob}, map { $_->{logprob} } @{$_->{top_logprobs}} }

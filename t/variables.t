@@ -47,7 +47,7 @@ completion($server, { prompt => 'a', max_tokens => -1 });
 $log = logged();
 is($log->{status}, 400, 'error: status');
 is($log->{completion_tokens}, '-', 'error: no tokens');
-is($log->{finish_reason}, '-', 'error: no finish reason');
+is($log->{finish_reason}, 'error', 'error: finish reason');
 
 hold($server, long_body(1500))->close;
 $log = logged();
