@@ -9,6 +9,9 @@
 
 #define ROOM_FOR_NUMBERS 4096u      /* tokens over the context that are still counted exactly */
 
+/* Clients of OpenAI's know an overflow by these words, not only by its code. */
+#define TOO_LONG "this model's maximum context length is %u tokens, "
+
 
 static int refuse(const char **field, const char *name, moe_error_t *error)
 {
@@ -30,8 +33,7 @@ static int tokenise(const moe_sequence_t *sequence, const moe_text_t *text, unsi
         return 0;
     }
     if (error->code == MOE_TOO_LONG) {
-        moe_fail(error, MOE_TOO_LONG, "the prompt has more than %zu tokens, the context of this"
-                 " model holds %u", limit, context);
+        moe_fail(error, MOE_TOO_LONG, TOO_LONG "the prompt has more than %zu", context, limit);
     }
     return refuse(field, name, error);
 }
@@ -91,8 +93,8 @@ static int take_ids(moe_sequence_t *sequence, moe_ids_t *ids, const char **field
     moe_detokenizer_init(&detokenizer, lexicon->tokenizer,
                          (request->flags & MOE_REQUEST_KEEP_SPECIAL) != 0);
     if (request->n_prompt_ids >= lexicon->context) {
-        moe_fail(error, MOE_TOO_LONG, "the prompt has %u tokens, the context of this model holds"
-                 " %u including the answer", request->n_prompt_ids, lexicon->context);
+        moe_fail(error, MOE_TOO_LONG, TOO_LONG "the prompt alone has %u", lexicon->context,
+                 request->n_prompt_ids);
         return refuse(field, "prompt", error);
     }
     for (uint32_t i = 0; i < request->n_prompt_ids; i++) {
@@ -153,15 +155,14 @@ int moe_prompt_measure(const moe_sequence_t *sequence, size_t n_prompt, uint32_t
     const char *prompt = request->kind == MOE_PROMPT_CHAT ? "messages" : "prompt";
 
     if (n_prompt >= context) {
-        moe_fail(error, MOE_TOO_LONG, "the prompt has %zu tokens, the context of this model holds"
-                 " %u including the answer", n_prompt, context);
+        moe_fail(error, MOE_TOO_LONG, TOO_LONG "the prompt alone has %zu", context, n_prompt);
         return refuse(field, prompt, error);
     }
     *max_tokens = context - (uint32_t) n_prompt;
     if (request->given & MOE_GIVEN_MAX_TOKENS) {
         if (request->max_tokens > *max_tokens) {
-            moe_fail(error, MOE_TOO_LONG, "%zu tokens of the prompt and %u to generate exceed the"
-                     " context of %u tokens", n_prompt, request->max_tokens, context);
+            moe_fail(error, MOE_TOO_LONG, TOO_LONG "the prompt has %zu and %u are to be generated",
+                     context, n_prompt, request->max_tokens);
             return refuse(field, prompt, error);
         }
         *max_tokens = request->max_tokens;
