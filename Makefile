@@ -1,5 +1,6 @@
 # make            build/moe-engine, build/ngx_http_moe_module.so
 # make test       unit, golden and server tests
+# make clients    conformance with other people's clients (t/clients; fetches them from PyPI)
 # make bench      measurements (t/bench)
 # make install    DESTDIR and PREFIX as usual
 
@@ -19,7 +20,7 @@ NGINX ?= /usr/sbin/nginx
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all engine module test unit golden server bench lint format install clean
+.PHONY: all engine module test unit golden server clients bench lint format install clean
 
 ENGINE_SOURCES := $(sort $(shell find engine kernels -name '*.c' 2>/dev/null))
 ENGINE_OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o)
@@ -87,6 +88,9 @@ golden: $(GOLDEN_TESTS)
 # Server tests: real nginx, real engine, the demo model.
 server: all
 	prove -j2 t/
+
+clients: all
+	BUILD=$(BUILD) t/clients/run
 
 test: unit golden server
 
