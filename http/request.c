@@ -25,7 +25,6 @@
 
 
 typedef struct {
-    ngx_http_moe_ctx_t     *ctx;
     ngx_http_moe_job_t     *job;
     ngx_chain_t            *bufs;
 } ngx_http_moe_task_t;
@@ -39,8 +38,7 @@ static ngx_http_moe_ctx_t *ngx_http_moe_create_ctx(ngx_http_request_t *r,
     const ngx_http_moe_api_t *api, const ngx_http_moe_route_t *route);
 static void ngx_http_moe_cleanup(void *data);
 static void ngx_http_moe_body(ngx_http_request_t *r);
-static void ngx_http_moe_job_run(ngx_http_moe_job_t *job, ngx_chain_t *bufs,
-    ngx_log_t *log);
+static void ngx_http_moe_job_run(ngx_http_moe_job_t *job, ngx_chain_t *bufs);
 static ngx_int_t ngx_http_moe_job_read(ngx_http_moe_job_t *job,
     ngx_chain_t *bufs);
 static void ngx_http_moe_job_free(ngx_http_moe_job_t *job);
@@ -280,14 +278,17 @@ static void
 ngx_http_moe_body(ngx_http_request_t *r)
 {
     off_t                size;
-    ngx_chain_t         *cl;
+    ngx_chain_t         *cl, *bufs;
     ngx_http_moe_ctx_t  *ctx;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_moe_module);
 
+    /* a subrequest has the body of its main request, if that has read it */
+
+    bufs = r->request_body ? r->request_body->bufs : NULL;
     size = 0;
 
-    for (cl = r->request_body->bufs; cl; cl = cl->next) {
+    for (cl = bufs; cl; cl = cl->next) {
         size += ngx_buf_size(cl->buf);
     }
 
@@ -313,15 +314,13 @@ ngx_http_moe_body(ngx_http_request_t *r)
 
 #endif
 
-    ngx_http_moe_job_run(&ctx->job, r->request_body->bufs,
-                         r->connection->log);
+    ngx_http_moe_job_run(&ctx->job, bufs);
     ngx_http_moe_parsed(r, ctx);
 }
 
 
 static void
-ngx_http_moe_job_run(ngx_http_moe_job_t *job, ngx_chain_t *bufs,
-    ngx_log_t *log)
+ngx_http_moe_job_run(ngx_http_moe_job_t *job, ngx_chain_t *bufs)
 {
     if (ngx_http_moe_job_read(job, bufs) != NGX_OK) {
         ngx_http_moe_problem(&job->problem, NGX_HTTP_INTERNAL_SERVER_ERROR,
@@ -437,7 +436,6 @@ ngx_http_moe_job_post(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
     }
 
     data = task->ctx;
-    data->ctx = ctx;
     data->job = &ctx->job;
     data->bufs = r->request_body->bufs;
 
@@ -470,7 +468,7 @@ ngx_http_moe_job_thread(void *data, ngx_log_t *log)
 {
     ngx_http_moe_task_t  *task = data;
 
-    ngx_http_moe_job_run(task->job, task->bufs, log);
+    ngx_http_moe_job_run(task->job, task->bufs);
 }
 
 
