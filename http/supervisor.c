@@ -27,6 +27,10 @@
 #define NGX_HTTP_MOE_STABLE          60000   /* a run that ends a row of crashes */
 #define NGX_HTTP_MOE_LOCK_INTERVAL   50
 
+/* The engine drains a moment later than the workers, which have the same
+ * command: what they have accepted by then still reaches it. */
+#define NGX_HTTP_MOE_QUIT_DELAY      250
+
 /* where the engine finds its descriptors */
 #define NGX_HTTP_MOE_LISTEN_FD       3
 #define NGX_HTTP_MOE_SETTINGS_FD     4
@@ -41,6 +45,7 @@ typedef struct {
     ngx_pid_t                pid;         /* of moe-engine, or 0 */
     uint64_t                 start_at;    /* ms, while there is none */
     uint64_t                 started;     /* ms */
+    uint64_t                 quit_at;     /* ms; 0: no drain is due */
     unsigned                 locked:1;
     unsigned                 quit:1;
 } ngx_http_moe_supervisor_t;
@@ -56,6 +61,8 @@ static int ngx_http_moe_supervisor_next(ngx_http_moe_supervisor_t *sv);
 static void ngx_http_moe_supervisor_channel(ngx_http_moe_supervisor_t *sv);
 static void ngx_http_moe_supervisor_signals(ngx_http_moe_supervisor_t *sv);
 static void ngx_http_moe_supervisor_command(ngx_http_moe_supervisor_t *sv,
+    int signo);
+static void ngx_http_moe_supervisor_kill(ngx_http_moe_supervisor_t *sv,
     int signo);
 static void ngx_http_moe_supervisor_reopen(ngx_http_moe_supervisor_t *sv);
 static void ngx_http_moe_supervisor_reap(ngx_http_moe_supervisor_t *sv);
@@ -346,15 +353,27 @@ ngx_http_moe_supervisor_next(ngx_http_moe_supervisor_t *sv)
         exit(0);
     }
 
+    now = ngx_http_moe_supervisor_now();
+
     if (sv->pid) {
+
+        if (sv->quit_at == 0) {
+            return -1;
+        }
+
+        if (now < sv->quit_at) {
+            return (int) (sv->quit_at - now);
+        }
+
+        sv->quit_at = 0;
+        ngx_http_moe_supervisor_kill(sv, SIGQUIT);
+
         return -1;
     }
 
     if (!sv->locked && ngx_http_moe_supervisor_lock(sv) != NGX_OK) {
         return NGX_HTTP_MOE_LOCK_INTERVAL;
     }
-
-    now = ngx_http_moe_supervisor_now();
 
     if (now < sv->start_at) {
         return (int) (sv->start_at - now);
@@ -440,14 +459,35 @@ ngx_http_moe_supervisor_signals(ngx_http_moe_supervisor_t *sv)
 static void
 ngx_http_moe_supervisor_command(ngx_http_moe_supervisor_t *sv, int signo)
 {
-    if (signo == SIGUSR1) {
-        ngx_http_moe_supervisor_reopen(sv);
+    switch (signo) {
 
-    } else {
+    case SIGUSR1:
+        ngx_http_moe_supervisor_reopen(sv);
+        break;
+
+    case SIGQUIT:
+        if (!sv->quit) {
+            sv->quit = 1;
+            sv->quit_at = ngx_http_moe_supervisor_now()
+                          + NGX_HTTP_MOE_QUIT_DELAY;
+            sv->engine->shared->phase = NGX_HTTP_MOE_ENGINE_QUITTING;
+        }
+
+        return;
+
+    default: /* SIGTERM, SIGINT */
         sv->quit = 1;
+        sv->quit_at = 0;
         sv->engine->shared->phase = NGX_HTTP_MOE_ENGINE_QUITTING;
     }
 
+    ngx_http_moe_supervisor_kill(sv, signo);
+}
+
+
+static void
+ngx_http_moe_supervisor_kill(ngx_http_moe_supervisor_t *sv, int signo)
+{
     if (sv->pid && kill(sv->pid, signo) == -1) {
         ngx_log_error(NGX_LOG_ALERT, sv->log, ngx_errno,
                       "kill(%P, %d) failed", sv->pid, signo);
