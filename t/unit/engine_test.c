@@ -296,7 +296,7 @@ static moe_request_t company_request(unsigned i, char *prompt, size_t size)
             strcat(prompt, "\nSyntax: server_name name ...;");
         }
     }
-    request = text_request(prompt, 24 + i % 7);
+    request = text_request(prompt, 40 + i % 7);
     request.seed = 100 + i;
     request.given |= MOE_GIVEN_SEED;
     request.flags = MOE_REQUEST_IGNORE_EOS;
