@@ -1,5 +1,7 @@
 /*
  * REQUEST: the one large message.  Scalars first, in the order of the struct, then the lists.
+ * The ids to resume behind come at the very end and their number at the very beginning, so that the
+ * worker keeps a request that may have to be sent again as its frame, and appends.
  * A decoded request is a single block: struct, lists, copy of the payload that strings point into.
  */
 
@@ -39,7 +41,8 @@ static int write_ids(moe_buffer_t *out, const uint32_t *ids, uint32_t count, moe
 
 static int write_scalars(moe_buffer_t *out, const moe_request_t *r, moe_error_t *error)
 {
-    return moe_write_u8(out, (uint8_t) r->kind, error)
+    return moe_write_u32(out, r->n_resume_ids, error)
+           || moe_write_u8(out, (uint8_t) r->kind, error)
            || moe_write_u32(out, r->flags, error)
            || moe_write_u32(out, r->given, error)
            || moe_write_u32(out, r->max_tokens, error)
@@ -84,7 +87,7 @@ static int write_lists(moe_buffer_t *out, const moe_request_t *r, moe_error_t *e
             return -1;
         }
     }
-    return 0;
+    return moe_buffer_append(out, r->resume_ids, (size_t) r->n_resume_ids * 4, error);
 }
 
 
@@ -106,8 +109,29 @@ int moe_request_encode(moe_buffer_t *out, uint64_t id, const moe_request_t *requ
 }
 
 
+int moe_request_resume(moe_buffer_t *frame, const uint8_t *ids, uint32_t n_ids,
+                       moe_error_t *error)
+{
+    size_t size = (size_t) n_ids * sizeof(uint32_t);
+    uint32_t count;
+
+    if (frame->size - MOE_FRAME_HEADER + size > MOE_FRAME_LIMIT) {
+        return moe_fail(error, MOE_LIMIT, "request exceeds %u bytes", MOE_FRAME_LIMIT);
+    }
+    if (moe_buffer_append(frame, ids, size, error) != 0) {
+        return -1;
+    }
+    memcpy(&count, frame->data + MOE_FRAME_HEADER, sizeof(count));
+    count += n_ids;
+    memcpy(frame->data + MOE_FRAME_HEADER, &count, sizeof(count));
+    moe_frame_end(frame, 0);
+    return 0;
+}
+
+
 static void read_scalars(moe_reader_t *reader, moe_request_t *r)
 {
+    r->n_resume_ids = moe_read_u32(reader);
     r->kind = moe_read_u8(reader);
     r->flags = moe_read_u32(reader);
     r->given = moe_read_u32(reader);
@@ -151,10 +175,12 @@ static const char *scalars_fault(const moe_request_t *r)
 }
 
 
+#define ID_LISTS 4u
+
 /* Where the lists lie inside the payload; found in a first pass that sizes the block. */
 typedef struct {
-    const uint8_t *ids[3];          /* prompt, stop, allowed */
-    uint32_t n_ids[3];
+    const uint8_t *ids[ID_LISTS];   /* prompt, stop, allowed, resume */
+    uint32_t n_ids[ID_LISTS];
     const uint8_t *stops, *biases;
     uint32_t n_stops, n_biases;
 } layout_t;
@@ -199,7 +225,10 @@ static const char *read_layout(moe_reader_t *reader, moe_request_t *r, layout_t 
     {
         return "a list of ids";
     }
-    return reader->failed || reader->next != reader->end ? "length" : NULL;
+    layout->ids[3] = reader->next;
+    layout->n_ids[3] = r->n_resume_ids;
+    return reader->failed || (size_t) (reader->end - reader->next) != (size_t) r->n_resume_ids * 4
+               ? "length" : NULL;
 }
 
 
@@ -241,7 +270,7 @@ static moe_request_t *build_block(const moe_request_t *parsed, const layout_t *l
     moe_reader_t reader;
     uint8_t *next, *copy;
 
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < ID_LISTS; i++) {
         bytes += (size_t) layout->n_ids[i] * sizeof(uint32_t);
     }
     request = malloc(bytes);
@@ -282,6 +311,8 @@ static moe_request_t *build_block(const moe_request_t *parsed, const layout_t *l
     request->n_stop_ids = layout->n_ids[1];
     request->allowed_ids = copy_ids(&next, layout, 2);
     request->n_allowed_ids = layout->n_ids[2];
+    request->resume_ids = copy_ids(&next, layout, 3);
+    request->n_resume_ids = layout->n_ids[3];
     return request;
 }
 

@@ -79,23 +79,30 @@ static void prepare(moe_engine_t *engine, moe_sequence_t *sequence)
 {
     moe_error_t error;
     const char *field;
-    int rc, cancelled;
+    int rc, cancelled, goes_on;
+    moe_end_t end;
 
     rc = moe_sequence_prepare(sequence, &engine->loaded.lexicon, &field, &error);
     pthread_mutex_lock(&engine->lock);
     cancelled = sequence->cancelled;
-    if (rc == 0 && !cancelled) {
+    goes_on = rc == 0 && !cancelled && !sequence->finish;
+    if (goes_on) {
         moe_sequence_queue_push(&engine->ready, sequence);
         pthread_cond_signal(&engine->for_scheduler);
     }
     pthread_mutex_unlock(&engine->lock);
-    if (rc == 0 && !cancelled) {
+    if (goes_on) {
         return;
     }
-    if (!cancelled) {
+    if (cancelled) {
+        end = MOE_END_CANCELLED;
+    } else if (rc == 0) {
+        end = moe_engine_finish(engine, sequence);
+    } else {
         moe_engine_fail(engine, sequence, field, &error);
+        end = MOE_END_ERROR;
     }
-    moe_engine_release(engine, sequence, cancelled ? MOE_END_CANCELLED : MOE_END_ERROR);
+    moe_engine_release(engine, sequence, end);
     engine->sink->flush(engine->options.sink_context);
 }
 

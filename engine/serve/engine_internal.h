@@ -64,6 +64,9 @@ void moe_engine_release(moe_engine_t *engine, moe_sequence_t *sequence, moe_end_
 void moe_engine_fail(moe_engine_t *engine, const moe_sequence_t *sequence, const char *field,
                      const moe_error_t *error);
 
+/* Gives the sink the events of a resumed sequence whose resume_ids are all of it. */
+moe_end_t moe_engine_finish(moe_engine_t *engine, moe_sequence_t *sequence);
+
 /* Thread functions; the argument is the engine. */
 void *moe_engine_loop(void *engine);
 

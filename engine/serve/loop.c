@@ -155,7 +155,8 @@ static void drop_expired(moe_engine_t *engine)
 
 static void emit_started(moe_engine_t *engine, const moe_sequence_t *sequence)
 {
-    uint32_t flags = sequence->request->flags;
+    /* What a resumed request asks of its prompt was sent before. */
+    uint32_t flags = sequence->request->n_resume_ids ? 0 : sequence->request->flags;
     moe_started_t started = {
         .prompt_tokens = sequence->n_prompt,
         .queue_ns = sequence->scheduled_ns - sequence->arrival_ns,
@@ -199,6 +200,23 @@ static void emit_done(moe_engine_t *engine, const moe_sequence_t *sequence)
 }
 
 
+static moe_end_t end_of(const moe_sequence_t *sequence)
+{
+    return sequence->finish == MOE_FINISH_STOP ? MOE_END_STOP : MOE_END_LENGTH;
+}
+
+
+moe_end_t moe_engine_finish(moe_engine_t *engine, moe_sequence_t *sequence)
+{
+    sequence->n_new = 0;
+    sequence->scheduled_ns = sequence->first_token_ns = sequence->last_token_ns = moe_now_ns();
+    moe_metrics_started(&engine->metrics, sequence);
+    emit_started(engine, sequence);
+    emit_done(engine, sequence);
+    return end_of(sequence);
+}
+
+
 /* Events of a sequence after a step that gave it a token (or its end). */
 static void emit(moe_engine_t *engine, moe_sequence_t *sequence)
 {
@@ -217,8 +235,7 @@ static void emit(moe_engine_t *engine, moe_sequence_t *sequence)
     }
     if (sequence->finish) {
         emit_done(engine, sequence);
-        end(engine, sequence,
-            sequence->finish == MOE_FINISH_STOP ? MOE_END_STOP : MOE_END_LENGTH);
+        end(engine, sequence, end_of(sequence));
     }
 }
 

@@ -9,6 +9,10 @@
  *
  * As in vLLM, INCLUDE_STOP also outputs the text of the EOS or stop id (special tokens have none
  * unless KEEP_SPECIAL), and neither ids nor strings end a sequence before min_tokens.
+ *
+ * A resumed sequence accepts the ids it is given as if it had drawn them, and drops what that puts
+ * out: counts, held-back text and position are then what they were, and the next draw depends on
+ * nothing else.
  */
 
 #include "engine/serve/sequence.h"
@@ -98,7 +102,7 @@ static int allocate(moe_sequence_t *sequence, moe_error_t *error)
     if (sequence->tokens == NULL) {
         return moe_fail(error, MOE_LIMIT, "out of memory for %zu tokens", tokens);
     }
-    if (request->prompt_logprobs >= 0) {
+    if (request->prompt_logprobs >= 0 && request->n_resume_ids == 0) {
         sequence->prompt_logprobs = malloc(sequence->n_prompt * sizeof(moe_logprob_t));
         if (sequence->prompt_logprobs == NULL) {
             return moe_fail(error, MOE_LIMIT, "out of memory for %u log-probabilities",
@@ -115,41 +119,6 @@ static int allocate(moe_sequence_t *sequence, moe_error_t *error)
     return moe_buffer_reserve(&sequence->piece, 256, error)
            || moe_buffer_reserve(&sequence->text, 256, error)
            || moe_block_table_init(&sequence->task.table, (uint32_t) tokens, error) ? -1 : 0;
-}
-
-
-int moe_sequence_prepare(moe_sequence_t *sequence, const moe_lexicon_t *lexicon,
-                         const char **field, moe_error_t *error)
-{
-    moe_sampling_params_t params;
-    moe_ids_t ids = { .count = 0 };
-    int rc;
-
-    *field = NULL;
-    sequence->lexicon = lexicon;
-    rc = moe_prompt_sampling(sequence, &params, field, error) != 0
-         || moe_prompt_encode(sequence, &ids, field, error) != 0
-         || moe_prompt_measure(sequence, ids.count, &sequence->max_tokens, field, error) != 0;
-    if (rc == 0) {
-        sequence->n_prompt = (uint32_t) ids.count;
-        rc = allocate(sequence, error) != 0
-             || moe_sampling_init(&sequence->sampling, &params, ids.ids, sequence->n_prompt,
-                                  sequence->max_tokens, error) != 0;
-    }
-    if (rc == 0) {
-        memcpy(sequence->tokens, ids.ids, ids.count * sizeof(uint32_t));
-        sequence->task.tokens = sequence->tokens;
-        sequence->task.n_tokens = sequence->n_prompt;
-        sequence->task.priority = sequence->request->priority;
-        moe_detokenizer_init(&sequence->detokenizer, lexicon->tokenizer,
-                             (sequence->request->flags & MOE_REQUEST_KEEP_SPECIAL) != 0);
-        if (sequence->prompt_logprobs) {
-            begin_prompt_logprobs(sequence);
-        }
-        aim(sequence);
-    }
-    moe_ids_free(&ids);
-    return rc ? -1 : 0;
 }
 
 
@@ -248,6 +217,68 @@ static int accept(moe_sequence_t *sequence, uint32_t id, moe_error_t *error)
         return release_rest(sequence, error);
     }
     return 0;
+}
+
+
+/* Takes up where an engine that is gone stopped. */
+static int replay(moe_sequence_t *sequence, moe_error_t *error)
+{
+    const moe_request_t *request = sequence->request;
+    const moe_lexicon_t *lexicon = sequence->lexicon;
+
+    for (uint32_t i = 0; i < request->n_resume_ids; i++) {
+        uint32_t id = request->resume_ids[i];
+
+        if (id >= lexicon->model->vocabulary || !lexicon->usable[id]) {
+            return moe_fail(error, MOE_INVALID, "token %u to resume behind, %u, is not in the"
+                            " vocabulary", i, id);
+        }
+        if (sequence->finish || i == sequence->max_tokens) {
+            return moe_fail(error, MOE_INVALID, "%u tokens to resume behind, but the answer ends"
+                            " after %u", request->n_resume_ids, i);
+        }
+        if (accept(sequence, id, error) != 0) {
+            return -1;
+        }
+        sequence->text.size = 0;
+    }
+    return 0;
+}
+
+
+int moe_sequence_prepare(moe_sequence_t *sequence, const moe_lexicon_t *lexicon,
+                         const char **field, moe_error_t *error)
+{
+    moe_sampling_params_t params;
+    moe_ids_t ids = { .count = 0 };
+    int rc;
+
+    *field = NULL;
+    sequence->lexicon = lexicon;
+    rc = moe_prompt_sampling(sequence, &params, field, error) != 0
+         || moe_prompt_encode(sequence, &ids, field, error) != 0
+         || moe_prompt_measure(sequence, ids.count, &sequence->max_tokens, field, error) != 0;
+    if (rc == 0) {
+        sequence->n_prompt = (uint32_t) ids.count;
+        rc = allocate(sequence, error) != 0
+             || moe_sampling_init(&sequence->sampling, &params, ids.ids, sequence->n_prompt,
+                                  sequence->max_tokens, error) != 0;
+    }
+    if (rc == 0) {
+        memcpy(sequence->tokens, ids.ids, ids.count * sizeof(uint32_t));
+        sequence->task.tokens = sequence->tokens;
+        sequence->task.n_tokens = sequence->n_prompt;
+        sequence->task.priority = sequence->request->priority;
+        moe_detokenizer_init(&sequence->detokenizer, lexicon->tokenizer,
+                             (sequence->request->flags & MOE_REQUEST_KEEP_SPECIAL) != 0);
+        if (sequence->prompt_logprobs) {
+            begin_prompt_logprobs(sequence);
+        }
+        rc = replay(sequence, error);
+        aim(sequence);
+    }
+    moe_ids_free(&ids);
+    return rc ? -1 : 0;
 }
 
 

@@ -81,8 +81,10 @@ moe_sequence_t *moe_sequence_create(moe_request_t *request, void *client, uint64
 void moe_sequence_free(moe_sequence_t *sequence);
 
 /*
- * Makes the sequence ready for the scheduler.  -1 with MOE_INVALID or MOE_TOO_LONG (then *field is
- * the OpenAI name of the request's field at fault, or NULL) or MOE_LIMIT.
+ * Makes the sequence ready for the scheduler: as it was behind the request's resume_ids, where there
+ * are some.  When these end it (`finish` is set), there is nothing to schedule.  -1 with MOE_INVALID
+ * or MOE_TOO_LONG (then *field is the OpenAI name of the request's field at fault, or NULL) or
+ * MOE_LIMIT.
  */
 int moe_sequence_prepare(moe_sequence_t *sequence, const moe_lexicon_t *lexicon,
                          const char **field, moe_error_t *error);

@@ -18,6 +18,7 @@ static moe_error_t error;
 static moe_request_t full_request(void)
 {
     static const uint32_t prompt[] = {3, 1, 4}, stops[] = {7}, allowed[] = {1, 2, 3, 5};
+    static const uint32_t resume[] = {11, 0x01020304};
     static const moe_logit_bias_t biases[] = {{9, -1.5f}, {10, 100.0f}};
     static const moe_string_t strings[] = {{"ab\0c", 4}, {"\xc3\xa9", 2}};
     moe_request_t r;
@@ -45,6 +46,8 @@ static moe_request_t full_request(void)
     r.n_biases = 2;
     r.allowed_ids = allowed;
     r.n_allowed_ids = 4;
+    r.resume_ids = resume;
+    r.n_resume_ids = 2;
     return r;
 }
 
@@ -97,7 +100,35 @@ static void test_request_round_trip(void **state)
     assert_true(r->biases[0].bias == -1.5f);
     assert_int_equal(r->n_allowed_ids, 4);
     assert_int_equal(r->allowed_ids[3], 5);
+    assert_int_equal(r->n_resume_ids, 2);
+    assert_memory_equal(r->resume_ids, expected.resume_ids, 8);
     free(r);
+}
+
+
+/* A kept frame with ids added is the frame of a request with these ids. */
+static void test_request_resume(void **state)
+{
+    static const uint8_t ids[] = {11, 0, 0, 0, 4, 3, 2, 1};
+    moe_request_t r = full_request();
+    moe_buffer_t expected, kept = {0};
+
+    encode_request(&expected);
+    r.n_resume_ids = 0;
+    assert_int_equal(moe_request_encode(&kept, 42, &r, &error), 0);
+    assert_int_equal(moe_request_resume(&kept, ids, 0, &error), 0);
+    assert_int_equal(moe_request_resume(&kept, ids, 1, &error), 0);
+    assert_int_equal(moe_request_resume(&kept, ids + 4, 1, &error), 0);
+    assert_int_equal(kept.size, expected.size);
+    assert_memory_equal(kept.data, expected.data, expected.size);
+
+    kept.limit = kept.size + 7;
+    assert_int_equal(moe_request_resume(&kept, ids, 2, &error), -1);
+    assert_int_equal(error.code, MOE_LIMIT);
+    assert_memory_equal(kept.data, expected.data, expected.size);
+    assert_int_equal(kept.size, expected.size);
+    moe_buffer_free(&kept);
+    moe_buffer_free(&expected);
 }
 
 
@@ -335,6 +366,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frame_header),
         cmocka_unit_test(test_request_round_trip),
+        cmocka_unit_test(test_request_resume),
         cmocka_unit_test(test_request_damaged),
         cmocka_unit_test(test_request_bounds),
         cmocka_unit_test(test_events_round_trip),
