@@ -155,6 +155,7 @@ ngx_http_moe_create_ctx(ngx_http_request_t *r, const ngx_http_moe_api_t *api,
 {
     ngx_http_cleanup_t       *cln;
     ngx_http_moe_ctx_t       *ctx;
+    ngx_pool_cleanup_t       *pcln;
     ngx_http_moe_loc_conf_t  *mlcf;
 
     mlcf = ngx_http_get_module_loc_conf(r, ngx_http_moe_module);
@@ -165,12 +166,19 @@ ngx_http_moe_create_ctx(ngx_http_request_t *r, const ngx_http_moe_api_t *api,
     }
 
     cln = ngx_http_cleanup_add(r, 0);
-    if (cln == NULL) {
+    pcln = ngx_pool_cleanup_add(r->pool, 0);
+
+    if (cln == NULL || pcln == NULL) {
         return NULL;
     }
 
     cln->handler = ngx_http_moe_cleanup;
     cln->data = ctx;
+
+    /* for ngx_http_moe_get_ctx */
+
+    pcln->handler = ngx_http_moe_cleanup;
+    pcln->data = ctx;
 
     ctx->request = r;
     ctx->api = api;
@@ -197,16 +205,17 @@ ngx_http_moe_create_ctx(ngx_http_request_t *r, const ngx_http_moe_api_t *api,
 ngx_http_moe_ctx_t *
 ngx_http_moe_get_ctx(ngx_http_request_t *r)
 {
-    ngx_http_cleanup_t  *cln;
+    ngx_pool_cleanup_t  *cln;
     ngx_http_moe_ctx_t  *ctx;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_moe_module);
 
     if (ctx == NULL && (r->internal || r->filter_finalize)) {
 
-        /* an internal redirect clears all contexts */
+        /* an internal redirect clears all contexts, and when the request is
+         * logged its own cleanups have run: the pool's have not */
 
-        for (cln = r->main->cleanup; cln; cln = cln->next) {
+        for (cln = r->pool->cleanup; cln; cln = cln->next) {
             if (cln->handler == ngx_http_moe_cleanup) {
                 return cln->data;
             }
