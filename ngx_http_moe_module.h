@@ -23,7 +23,7 @@
 #define NGX_HTTP_MOE_ENGINE_PATH      "sbin/moe-engine"
 #endif
 
-#define NGX_HTTP_MOE_PROMPTS_LIMIT    64     /* prompts of one request */
+#define NGX_HTTP_MOE_CHOICES_LIMIT    128    /* of all prompts of a request */
 #define NGX_HTTP_MOE_ID_LENGTH        128    /* of a client's request_id */
 #define NGX_HTTP_MOE_RETRY_AFTER      2      /* seconds */
 

@@ -36,9 +36,12 @@ typedef struct {
     uint32_t                    *stop_ids;
     uint32_t                    *allowed_ids;
     moe_logit_bias_t            *biases;
+    size_t                       size;         /* of all frames */
     json_t                      *prompt;       /* or messages; borrowed */
     json_t                      *arguments;    /* of the template; owned */
     int64_t                      max_tokens;   /* -1: not given */
+    int64_t                      n;
+    int64_t                      best_of;      /* -1 */
     int64_t                      logprobs;     /* completions; -1 */
     int64_t                      top_logprobs;     /* chat; -1 */
     int64_t                      prompt_logprobs;  /* -1 */
@@ -75,6 +78,8 @@ static ngx_int_t ngx_http_moe_encode_chat(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode_prompts(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode_prompt(ngx_http_moe_parse_t *parse,
     json_t *prompt);
+static ngx_int_t ngx_http_moe_encode_frames(ngx_http_moe_parse_t *parse,
+    size_t prompts);
 static ngx_int_t ngx_http_moe_encode_request(ngx_http_moe_parse_t *parse);
 
 static ngx_int_t ngx_http_moe_take_string(ngx_http_moe_parse_t *parse,
@@ -94,8 +99,6 @@ static ngx_int_t ngx_http_moe_take_flag(ngx_http_moe_parse_t *parse,
 static ngx_int_t ngx_http_moe_take_unset_flag(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 static ngx_int_t ngx_http_moe_take_switch(ngx_http_moe_parse_t *parse,
-    const ngx_http_moe_field_t *field, json_t *value);
-static ngx_int_t ngx_http_moe_take_one(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 static ngx_int_t ngx_http_moe_take_nothing(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
@@ -197,6 +200,10 @@ static const ngx_http_moe_field_t  ngx_http_moe_fields[] = {
       -100, 100, 0, 0 },
     { "allowed_token_ids", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_ids,
       0, 0, ngx_http_moe_state(allowed_ids), 0 },
+    { "n", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_integer,
+      1, NGX_HTTP_MOE_CHOICES_LIMIT, ngx_http_moe_state(n), 0 },
+    { "best_of", NGX_HTTP_MOE_COMPLETION, ngx_http_moe_take_integer,
+      1, NGX_HTTP_MOE_CHOICES_LIMIT, ngx_http_moe_state(best_of), 0 },
     { "priority", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_uint32,
       INT32_MIN, INT32_MAX, ngx_http_moe_request(priority), 0 },
 
@@ -233,9 +240,6 @@ static const ngx_http_moe_field_t  ngx_http_moe_fields[] = {
 
     /* not here yet: only values that ask for nothing */
 
-    { "n", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_one, 1, 128, 0, 0 },
-    { "best_of", NGX_HTTP_MOE_COMPLETION, ngx_http_moe_take_one,
-      1, 128, 0, 0 },
     { "suffix", NGX_HTTP_MOE_COMPLETION, ngx_http_moe_take_nothing,
       0, 0, 0, 0 },
     { "tools", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_nothing, 0, 0, 0, 0 },
@@ -280,6 +284,8 @@ ngx_http_moe_openai_parse(ngx_http_moe_job_t *job)
     parse.job = job;
     parse.kind = ngx_http_moe_openai_kind(job->route);
     parse.max_tokens = -1;
+    parse.n = 1;
+    parse.best_of = -1;
     parse.logprobs = -1;
     parse.top_logprobs = -1;
     parse.prompt_logprobs = -1;
@@ -409,6 +415,17 @@ ngx_http_moe_parse_check(ngx_http_moe_parse_t *parse)
                    "top_logprobs is only allowed when logprobs is true");
     }
 
+    if (parse->best_of >= 0 && parse->best_of < parse->n) {
+        return ngx_http_moe_parse_error(parse, NULL, "best_of",
+                   "best_of must not be less than n");
+    }
+
+    if (parse->best_of > parse->n && job->stream) {
+        return ngx_http_moe_parse_error(parse, NULL, "best_of",
+                   "the best of several completions cannot be streamed: "
+                   "best_of must equal n");
+    }
+
     if (parse->max_tokens >= 0 && request->min_tokens > parse->max_tokens) {
         return ngx_http_moe_parse_error(parse, NULL, "min_tokens",
                    "min_tokens must not be greater than max_tokens");
@@ -441,6 +458,9 @@ ngx_http_moe_parse_check(ngx_http_moe_parse_t *parse)
         request->logprobs = (int32_t) parse->logprobs;
     }
 
+    job->shown = parse->n;
+    job->candidates = ngx_max(parse->n, parse->best_of);
+
     job->logprobs = (request->logprobs >= 0);
     job->prompt_logprobs = (parse->prompt_logprobs >= 0);
     request->prompt_logprobs = (int32_t) parse->prompt_logprobs;
@@ -449,6 +469,13 @@ ngx_http_moe_parse_check(ngx_http_moe_parse_t *parse)
         request->flags |= MOE_REQUEST_ECHO;
         request->prompt_logprobs = ngx_max(request->prompt_logprobs,
                                            request->logprobs);
+    }
+
+    if (job->candidates > job->shown) {
+
+        /* they are ranked by these */
+
+        request->logprobs = ngx_max(request->logprobs, 0);
     }
 
     if (job->token_ids) {
@@ -527,9 +554,11 @@ ngx_http_moe_encode_chat(ngx_http_moe_parse_t *parse)
     request->template_arguments.data = arguments;
     request->template_arguments.size = arguments ? strlen(arguments) : 0;
 
-    parse->job->frames = calloc(1, sizeof(moe_buffer_t));
+    rc = ngx_http_moe_encode_frames(parse, 1);
 
-    rc = ngx_http_moe_encode_request(parse);
+    if (rc == NGX_OK) {
+        rc = ngx_http_moe_encode_request(parse);
+    }
 
     free(messages);
     free(arguments);
@@ -561,13 +590,9 @@ ngx_http_moe_encode_prompts(ngx_http_moe_parse_t *parse)
         }
     }
 
-    if (n > NGX_HTTP_MOE_PROMPTS_LIMIT) {
-        return ngx_http_moe_parse_error(parse, NULL, "prompt",
-                                        "prompt has more than %d elements",
-                                        NGX_HTTP_MOE_PROMPTS_LIMIT);
+    if (ngx_http_moe_encode_frames(parse, n) != NGX_OK) {
+        return NGX_ERROR;
     }
-
-    parse->job->frames = calloc(n, sizeof(moe_buffer_t));
 
     if (json_is_array(parse->prompt)
         && !json_is_integer(json_array_get(parse->prompt, 0)))
@@ -628,25 +653,73 @@ ngx_http_moe_encode_prompt(ngx_http_moe_parse_t *parse, json_t *prompt)
 }
 
 
+/* Room for the candidates of all prompts. */
+
 static ngx_int_t
-ngx_http_moe_encode_request(ngx_http_moe_parse_t *parse)
+ngx_http_moe_encode_frames(ngx_http_moe_parse_t *parse, size_t prompts)
 {
-    moe_error_t          error;
+    size_t               n;
     ngx_http_moe_job_t  *job;
 
     job = parse->job;
 
-    if (job->frames == NULL
-        || moe_request_encode(&job->frames[job->n], 0, &parse->request, &error)
-           != 0)
-    {
+    if (prompts * job->candidates > NGX_HTTP_MOE_CHOICES_LIMIT) {
         return ngx_http_moe_parse_error(parse, NULL,
-                   parse->kind == NGX_HTTP_MOE_CHAT ? "messages" : "prompt",
-                   "the request is too large: %s",
-                   job->frames ? error.message : "no memory");
+                   job->candidates == 1 ? "prompt"
+                   : job->candidates == job->shown ? "n" : "best_of",
+                   "the request asks for more than %d completions",
+                   NGX_HTTP_MOE_CHOICES_LIMIT);
     }
 
-    job->n++;
+    n = prompts * job->candidates;
+    job->frames = calloc(n, sizeof(moe_buffer_t));
+
+    return job->frames ? NGX_OK
+                       : ngx_http_moe_parse_error(parse, NULL, NULL,
+                                                  "no memory");
+}
+
+
+/*
+ * One frame per candidate of the prompt.  They differ in their seeds, the
+ * first has the request's own: it is what n = 1 gives.
+ */
+
+static ngx_int_t
+ngx_http_moe_encode_request(ngx_http_moe_parse_t *parse)
+{
+    uint64_t             seed;
+    ngx_int_t            rc;
+    ngx_uint_t           i;
+    moe_error_t          error;
+    moe_buffer_t        *frame;
+    ngx_http_moe_job_t  *job;
+
+    job = parse->job;
+    seed = parse->request.seed;
+
+    for (i = 0; i < job->candidates; i++) {
+
+        frame = &job->frames[job->n++];
+        parse->request.seed = seed + i;
+
+        rc = moe_request_encode(frame, 0, &parse->request, &error);
+        parse->size += frame->size;
+
+        if (rc == 0 && job->n > 1 && parse->size > MOE_FRAME_LIMIT) {
+            rc = moe_fail(&error, MOE_LIMIT, "more than %u bytes for all of "
+                          "its completions", MOE_FRAME_LIMIT);
+        }
+
+        if (rc != 0) {
+            return ngx_http_moe_parse_error(parse, NULL,
+                       parse->kind == NGX_HTTP_MOE_CHAT ? "messages"
+                                                        : "prompt",
+                       "the request is too large: %s", error.message);
+        }
+    }
+
+    parse->request.seed = seed;
 
     return NGX_OK;
 }
@@ -885,26 +958,6 @@ ngx_http_moe_take_unsupported(ngx_http_moe_parse_t *parse,
     return ngx_http_moe_parse_error(parse, "unsupported_value", field->name,
                                     "%s with this value is not supported",
                                     field->name);
-}
-
-
-static ngx_int_t
-ngx_http_moe_take_one(ngx_http_moe_parse_t *parse,
-    const ngx_http_moe_field_t *field, json_t *value)
-{
-    json_int_t  number;
-
-    number = json_integer_value(value);
-
-    if (!json_is_integer(value)
-        || number < field->low || number > field->high)
-    {
-        return ngx_http_moe_parse_error(parse, NULL, field->name,
-                   "%s must be an integer from %.0f to %.0f", field->name,
-                   field->low, field->high);
-    }
-
-    return number == 1 ? NGX_OK : ngx_http_moe_take_unsupported(parse, field);
 }
 
 

@@ -19,6 +19,10 @@ static void ngx_http_moe_chunk_text(ngx_http_moe_choice_t *choice,
     const moe_string_t *text);
 static void ngx_http_moe_choice_ids(ngx_http_moe_text_t *text,
     const uint8_t *ids, uint32_t n);
+static void ngx_http_moe_choice_score(ngx_http_moe_choice_t *choice,
+    moe_tokens_t *tokens);
+static ngx_http_moe_choice_t *ngx_http_moe_choice_best(
+    ngx_http_moe_choice_t *choices, ngx_uint_t n);
 static void ngx_http_moe_choice_clear(ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_whole(ngx_http_moe_ctx_t *ctx);
 static void ngx_http_moe_whole_choice(ngx_http_moe_choice_t *choice);
@@ -80,6 +84,10 @@ ngx_http_moe_openai_tokens(ngx_http_moe_choice_t *choice, moe_tokens_t *tokens)
 
     ctx = choice->ctx;
 
+    if (ctx->job.candidates > ctx->job.shown) {
+        ngx_http_moe_choice_score(choice, tokens);
+    }
+
     if (ctx->job.logprobs) {
         ngx_http_moe_openai_logprobs(choice, &tokens->logprobs,
                                      tokens->n_logprobs, NULL);
@@ -99,6 +107,28 @@ ngx_http_moe_openai_tokens(ngx_http_moe_choice_t *choice, moe_tokens_t *tokens)
 
     if (tokens->text.size || ctx->job.logprobs || ctx->job.token_ids) {
         ngx_http_moe_chunk_text(choice, &tokens->text);
+    }
+}
+
+
+/* What candidates are ranked by. */
+
+static void
+ngx_http_moe_choice_score(ngx_http_moe_choice_t *choice, moe_tokens_t *tokens)
+{
+    uint32_t       i;
+    moe_reader_t   reader;
+    moe_logprob_t  record;
+
+    reader = tokens->logprobs;
+
+    for (i = 0; i < tokens->n_logprobs; i++) {
+
+        if (moe_logprob_next(&reader, &record) != 0) {
+            return;
+        }
+
+        choice->logprob += record.token.logprob;
     }
 }
 
@@ -311,21 +341,63 @@ ngx_http_moe_choice_clear(ngx_http_moe_choice_t *choice)
 static void
 ngx_http_moe_whole(ngx_http_moe_ctx_t *ctx)
 {
-    ngx_uint_t  i;
+    ngx_uint_t              i, k, index;
+    ngx_http_moe_choice_t  *choice;
 
     ngx_http_moe_head(ctx, &ctx->out);
 
-    for (i = 0; i < ctx->n; i++) {
-        if (i) {
-            ngx_http_moe_text_literal(&ctx->out, ",");
-        }
+    index = 0;
 
-        ngx_http_moe_whole_choice(&ctx->choices[i]);
+    for (i = 0; i < ctx->n; i += ctx->job.candidates) {
+        for (k = 0; k < ctx->job.shown; k++) {
+
+            if (index) {
+                ngx_http_moe_text_literal(&ctx->out, ",");
+            }
+
+            choice = ngx_http_moe_choice_best(&ctx->choices[i],
+                                              ctx->job.candidates);
+            choice->index = index++;
+            choice->shown = 1;
+
+            ngx_http_moe_whole_choice(choice);
+        }
     }
 
     ngx_http_moe_text_literal(&ctx->out, "],");
     ngx_http_moe_usage(ctx);
     ngx_http_moe_text_literal(&ctx->out, "}\n");
+}
+
+
+/* Of those not shown yet the one with the largest log-probability per token;
+ * of equals, as all are that need not be ranked, the first. */
+
+static ngx_http_moe_choice_t *
+ngx_http_moe_choice_best(ngx_http_moe_choice_t *choices, ngx_uint_t n)
+{
+    double                  mean, largest;
+    ngx_uint_t              i;
+    ngx_http_moe_choice_t  *best;
+
+    best = NULL;
+    largest = 0;
+
+    for (i = 0; i < n; i++) {
+
+        if (choices[i].shown) {
+            continue;
+        }
+
+        mean = choices[i].logprob / ngx_max(choices[i].completion_tokens, 1);
+
+        if (best == NULL || mean > largest) {
+            best = &choices[i];
+            largest = mean;
+        }
+    }
+
+    return best;
 }
 
 

@@ -36,8 +36,10 @@ typedef struct {
     size_t                        size;
 
     /* results */
-    moe_buffer_t                 *frames;       /* one REQUEST per prompt */
-    ngx_uint_t                    n;
+    moe_buffer_t                 *frames;       /* one REQUEST per candidate */
+    ngx_uint_t                    n;            /* all prompts' */
+    ngx_uint_t                    candidates;   /* of each prompt */
+    ngx_uint_t                    shown;        /* the best of these */
     char                         *model;        /* NULL: not given */
     size_t                        model_size;
     char                          id[NGX_HTTP_MOE_ID_LENGTH + 1];
@@ -62,7 +64,8 @@ typedef enum {
 } ngx_http_moe_finish_e;
 
 
-/* One prompt's answer.  The texts are JSON already; those below `text` are
+/* One answer to one prompt; the candidates of a prompt follow each other.  What
+ * is counted per prompt is 0 in all but the first.  The texts are JSON already; those below `text` are
  * filled when a dialect's reply wants them. */
 
 typedef struct {
@@ -74,6 +77,7 @@ typedef struct {
     uint32_t                      prompt_tokens;
     uint32_t                      cached_tokens;
     uint32_t                      completion_tokens;
+    double                        logprob;      /* sum, where it is needed */
     uint64_t                      text_offset;  /* in characters */
     ngx_http_moe_text_t           text;
     ngx_http_moe_text_t           logprobs[4];
@@ -82,6 +86,7 @@ typedef struct {
     ngx_http_moe_text_t           prompt_logprobs;
     unsigned                      started:1;
     unsigned                      done:1;
+    unsigned                      shown:1;      /* is in the reply */
 } ngx_http_moe_choice_t;
 
 

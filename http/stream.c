@@ -28,6 +28,8 @@
 
 static void ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice,
     u_char *payload, size_t size);
+static void ngx_http_moe_stream_prompt(ngx_http_moe_choice_t *choice,
+    uint32_t tokens, uint32_t cached);
 static void ngx_http_moe_stream_tokens(ngx_http_moe_choice_t *choice,
     u_char *payload, size_t size);
 static void ngx_http_moe_stream_done(ngx_http_moe_choice_t *choice,
@@ -118,8 +120,8 @@ ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
     }
 
     choice->started = 1;
-    choice->prompt_tokens = started.prompt_tokens;
-    choice->cached_tokens = started.cached_tokens;
+    ngx_http_moe_stream_prompt(choice, started.prompt_tokens,
+                               started.cached_tokens);
 
     if (ctx->first == 0) {
         ctx->first = moe_now_ns();
@@ -127,6 +129,19 @@ ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
     }
 
     ctx->api->started(choice, &started);
+}
+
+
+/* A prompt counts once, however many answers it has. */
+
+static void
+ngx_http_moe_stream_prompt(ngx_http_moe_choice_t *choice, uint32_t tokens,
+    uint32_t cached)
+{
+    if ((choice - choice->ctx->choices) % choice->ctx->job.candidates == 0) {
+        choice->prompt_tokens = tokens;
+        choice->cached_tokens = cached;
+    }
 }
 
 
@@ -167,8 +182,8 @@ ngx_http_moe_stream_done(ngx_http_moe_choice_t *choice, u_char *payload,
     }
 
     choice->done = 1;
-    choice->prompt_tokens = done.prompt_tokens;
-    choice->cached_tokens = done.cached_tokens;
+    ngx_http_moe_stream_prompt(choice, done.prompt_tokens,
+                               done.cached_tokens);
     choice->completion_tokens = done.completion_tokens;
     choice->finish = (done.reason == MOE_FINISH_LENGTH)
                      ? NGX_HTTP_MOE_FINISH_LENGTH : NGX_HTTP_MOE_FINISH_STOP;

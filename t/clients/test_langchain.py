@@ -60,6 +60,11 @@ def test_conversation_stop_logprobs(server):
     assert len(scored.response_metadata["logprobs"]["content"][0]["top_logprobs"]) == 2
 
 
+def test_several_choices(server):
+    generations = chat(server, n=2, temperature=1, seed=1).generate([[HumanMessage("nginx")]])
+    assert len(generations.generations[0]) == 2
+
+
 def test_cancelled_stream(server):
     stream = chat(server, max_tokens=1900, extra_body={"ignore_eos": True}).stream("x")
     next(stream)

@@ -218,6 +218,24 @@ def test_prompt_forms(client):
     assert text(client, [one]) == expected[0]
 
 
+def test_several_choices(client):
+    fields = {"temperature": 1.3, "max_tokens": 20, "extra_body": {"ignore_eos": True}}
+    alone = [text(client, seed=seed, **fields) for seed in (4, 5, 6)]
+    answer = complete(client, n=3, seed=4, **fields)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert [choice.text for choice in answer.choices] == alone
+    assert answer.usage.completion_tokens == 60
+    texts = ["", "", ""]
+    for chunk in complete(client, n=3, seed=4, stream=True, **fields):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == alone
+    assert text(client, best_of=3, seed=4, **fields) in alone
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(client, best_of=3, stream=True)
+    assert caught.value.param == "best_of"
+    assert len(chat(client, n=2).choices) == 2
+
+
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_leading_roles(client, role):
     assert content(client, [{"role": role, "content": "You are helpful."}, *USER])
