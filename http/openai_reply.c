@@ -28,6 +28,8 @@ static void ngx_http_moe_whole(ngx_http_moe_ctx_t *ctx);
 static void ngx_http_moe_whole_choice(ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_choice_details(ngx_http_moe_text_t *text,
     ngx_http_moe_choice_t *choice);
+static void ngx_http_moe_prompt_details(ngx_http_moe_text_t *text,
+    ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_usage(ngx_http_moe_ctx_t *ctx);
 static const char *ngx_http_moe_finish_name(ngx_http_moe_choice_t *choice);
 
@@ -249,6 +251,10 @@ ngx_http_moe_chunk_end(ngx_http_moe_choice_t *choice, const char *reason)
     ngx_http_moe_choice_details(out, choice);
     ngx_http_moe_text_literal(out, "}]");
 
+    if (ngx_http_moe_is_chat(choice->ctx)) {
+        ngx_http_moe_prompt_details(out, choice);
+    }
+
     if (choice->ctx->job.include_usage) {
         ngx_http_moe_text_literal(out, ",\"usage\":null");
     }
@@ -284,21 +290,32 @@ ngx_http_moe_chunk_text(ngx_http_moe_choice_t *choice,
 }
 
 
-/* What vLLM adds to a choice, where it was asked for and is there. */
+/* What vLLM adds, where it was asked for and is there: to a choice of a
+ * completion all of it, of a chat only what is not the prompt's. */
 
 static void
 ngx_http_moe_choice_details(ngx_http_moe_text_t *text,
     ngx_http_moe_choice_t *choice)
 {
-    if (choice->prompt_ids.buffer.size) {
-        ngx_http_moe_text_literal(text, ",\"prompt_token_ids\":[");
-        ngx_http_moe_text_append(text, &choice->prompt_ids);
-        ngx_http_moe_text_literal(text, "]");
+    if (!ngx_http_moe_is_chat(choice->ctx)) {
+        ngx_http_moe_prompt_details(text, choice);
     }
 
     if (choice->ids.buffer.size) {
         ngx_http_moe_text_literal(text, ",\"token_ids\":[");
         ngx_http_moe_text_append(text, &choice->ids);
+        ngx_http_moe_text_literal(text, "]");
+    }
+}
+
+
+static void
+ngx_http_moe_prompt_details(ngx_http_moe_text_t *text,
+    ngx_http_moe_choice_t *choice)
+{
+    if (choice->prompt_ids.buffer.size) {
+        ngx_http_moe_text_literal(text, ",\"prompt_token_ids\":[");
+        ngx_http_moe_text_append(text, &choice->prompt_ids);
         ngx_http_moe_text_literal(text, "]");
     }
 
@@ -366,6 +383,11 @@ ngx_http_moe_whole(ngx_http_moe_ctx_t *ctx)
 
     ngx_http_moe_text_literal(&ctx->out, "],");
     ngx_http_moe_usage(ctx);
+
+    if (ngx_http_moe_is_chat(ctx)) {
+        ngx_http_moe_prompt_details(&ctx->out, &ctx->choices[0]);
+    }
+
     ngx_http_moe_text_literal(&ctx->out, "}\n");
 }
 

@@ -75,6 +75,17 @@ for my $empty ({ content => undef }, {}, { content => '' }) {
        'tool calls in the history: ' . json_encode($empty));
 }
 
+# What is known of the prompt belongs to the answer, of the tokens to the choice.
+my %details = (return_token_ids => \1, prompt_logprobs => 1, max_tokens => 3);
+my $detailed = chat($server, $question, { %details, n => 2 })->{json};
+is(scalar @{$detailed->{$_}}, $json->{usage}{prompt_tokens}, "$_ of a chat")
+    for qw(prompt_token_ids prompt_logprobs);
+is(scalar @{$_->{token_ids}}, 3, 'token_ids of a choice') for @{$detailed->{choices}};
+my $first = collect_all($server, '/v1/chat/completions', { %details, temperature => 0,
+    messages => [{ role => 'user', content => $question }] })->{events}[0];
+is_deeply([@$first{qw(prompt_token_ids prompt_logprobs)}],
+          [@$detailed{qw(prompt_token_ids prompt_logprobs)}], 'in the first chunk of a stream');
+
 # No probability mass at all still leaves the most probable token.
 is(chat($server, $question, { temperature => 1.5, top_p => 0, seed => 3 })
        ->{json}{choices}[0]{message}{content}, $choice->{message}{content}, 'top_p 0 is greedy');
