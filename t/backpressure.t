@@ -51,7 +51,8 @@ my @pages = map { resident_pages($_) } @pids;
 my @crowd = map { hold($server, $body) } 1 .. 16;
 sleep(1);
 for my $i (0 .. $#pids) {
-    cmp_ok((resident_pages($pids[$i]) - $pages[$i]) * 4 / 1024, '<', 48, "process $i: megabytes more");
+    cmp_ok((resident_pages($pids[$i]) - $pages[$i]) * 4 / 1024, '<', 48,
+           "process $i: megabytes more");
 }
 $_->close for @crowd;
 ok(idle($server), 'idle again');

@@ -68,8 +68,8 @@ is(chat($server, $question, { tools => [], response_format => { type => 'text' }
 
 # A turn of tool calls has no content; what follows it is answered.
 for my $empty ({ content => undef }, {}, { content => '' }) {
-    is(chat($server, [{ role => 'assistant', %$empty, tool_calls => [{ id => 'a', type => 'function',
-            function => { name => 'f', arguments => '{}' } }] },
+    is(chat($server, [{ role => 'assistant', %$empty, tool_calls => [{ id => 'a',
+            type => 'function', function => { name => 'f', arguments => '{}' } }] },
         { role => 'tool', tool_call_id => 'a', content => 'b' },
         { role => 'user', content => $question }], { max_tokens => 1 })->{status}, 200,
        'tool calls in the history: ' . json_encode($empty));

@@ -96,8 +96,8 @@ is(completion($server, { prompt => 'a', temperature => 0, max_tokens => 3,
 isnt(completion($server, { prompt => 'a', temperature => 0, max_tokens => 3, frequency_penalty => 2,
     logit_bias => { $vocabulary->{Z} => 21, $vocabulary->{Y} => 20 } })->{json}{choices}[0]{text},
     'ZZZ', 'frequency_penalty');
-my $minimum = completion($server, { prompt => 'a', temperature => 0, max_tokens => 9, min_tokens => 5,
-    logit_bias => { 1 => 100 } })->{json};
+my $minimum = completion($server, { prompt => 'a', temperature => 0, max_tokens => 9,
+    min_tokens => 5, logit_bias => { 1 => 100 } })->{json};
 is($minimum->{usage}{completion_tokens}, 6, 'min_tokens holds the end token back');
 is($minimum->{choices}[0]{finish_reason}, 'stop', 'which then stops');
 is(completion($server, { prompt => 'a', temperature => 0, max_tokens => 9, ignore_eos => \1,

@@ -52,7 +52,7 @@ for my $case (@cases) {
 }
 
 # Everything that is documented is accepted.
-my $full = server(model_block => <<'END', http => 'moe_engine_user nobody;', location => <<'LOCATION');
+my $full = server(http => 'moe_engine_user nobody;', model_block => <<'END', location => <<'REST');
 kv_cache 64m;
 batch_tokens 256;
 batch_sequences 16;
@@ -64,7 +64,7 @@ END
 moe_max_tokens 100;
 moe_timeout first=30s total=5m;
 moe_ping 5s;
-LOCATION
+REST
 is(completion($full, { prompt => 'a', max_tokens => 2, model => $_ })->{status}, 200, "model $_")
     for qw(demo gpt-4o-mini nginx-helper);
 is(get($full, '/v1/models/gpt-4o-mini')->{status}, 200, 'the alias is a model');

@@ -49,7 +49,8 @@ my @halves = ($vocabulary->{"\xC3"}, $vocabulary->{"\xA9"}, $vocabulary->{a});
 for my $case (
     ['greedy', long_body(60)],
     ['seeded', long_body(60, temperature => 1, seed => 7)],
-    ['broken characters', long_body(40, temperature => 2, seed => 3, allowed_token_ids => \@halves)],
+    ['broken characters',
+     long_body(40, temperature => 2, seed => 3, allowed_token_ids => \@halves)],
     ['echo', long_body(5, echo => \1, prompt => "Größe 日本 🙂\n")],
     ['one token', long_body(1)],
     ['end token first', { prompt => 'a', temperature => 0, logit_bias => { 1 => 100 } }],

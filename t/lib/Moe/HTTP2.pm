@@ -15,7 +15,7 @@ use Time::HiRes qw(time);
 use Moe::Client;
 
 use constant {
-    DATA => 0, HEADERS => 1, RST_STREAM => 3, SETTINGS => 4, PING => 6, GOAWAY => 7,
+    DATA => 0, HEADERS => 1, RST_STREAM => 3, SETTINGS => 4, PING => 6,
     WINDOW_UPDATE => 8,
     END_STREAM => 1, ACK => 1, END_HEADERS => 4,
     CANCEL => 8,
@@ -32,6 +32,7 @@ sub new {
 
     $self->{connection} = Moe::Client->new(
         port => $args{port}, tls => $args{tls}, ($args{tls} ? (alpn => ['h2']) : ()));
+    die "no h2 by ALPN\n" if $args{tls} && ($self->{connection}->alpn_selected // '') ne 'h2';
     $self->{timeout} = $self->{connection}{timeout};
     $self->{connection}->send_raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     $self->send_frame(SETTINGS, 0, 0, pack('nN', 4, $self->{window}));
@@ -142,8 +143,6 @@ sub take_frame {
         $self->send_frame(SETTINGS, ACK, 0, '');
     } elsif ($type == PING && !($flags & ACK)) {
         $self->send_frame(PING, ACK, 0, $payload);
-    } elsif ($type == GOAWAY) {
-        $self->{goaway} = unpack 'x4N', $payload;
     } elsif ($type == HEADERS && $stream) {
         die "headers over several frames\n" unless $flags & END_HEADERS;
         $stream->{headers} = decode_headers($payload);

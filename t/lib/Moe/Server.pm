@@ -12,7 +12,6 @@ use strict;
 use warnings;
 
 use Cwd qw(abs_path);
-use Errno qw(EADDRINUSE);
 use File::Basename qw(dirname);
 use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);

@@ -9,8 +9,8 @@ package Moe::Test;
 #     is(completion($server, { prompt => 'Syntax: gzip' })->{status}, 200, 'served');
 #     finish();
 #
-# finish() stops every server and fails the test for alerts, crashes, sanitizer reports and left-over
-# processes.  A test that dies or hangs is ended by the watchdog; its processes are killed and its
+# finish() stops every server and fails the test for alerts, crashes, sanitizer reports and
+# left-over processes.  A test that dies or hangs is ended by the watchdog; its processes are killed and its
 # prefix is kept.
 
 use strict;
@@ -28,7 +28,7 @@ use Moe::Server;
 our @EXPORT = (@Test::More::EXPORT, qw(
     server finish client send_body post completion chat get stream hold collect collect_all parallel
     essence metric metrics running waiting idle tokenize wait_until long_body json_encode
-    json_decode time sleep engine_command file_content
+    json_decode time sleep file_content
 ));
 
 use constant WATCHDOG => 150;
@@ -238,8 +238,8 @@ sub collect {
 my ($frame, $frame_decoded) = ('', undef);
 sub decode_event {
     my ($data) = @_;
-    my ($before, $text, $after) =
-        $data =~ /^(.*?"(?:text|content)":)("(?:[^"\\]|\\.)*+")(.*)$/s or return $json->decode($data);
+    my ($before, $text, $after) = $data =~ /^(.*?"(?:text|content)":)("(?:[^"\\]|\\.)*+")(.*)$/s
+        or return $json->decode($data);
     my $choice;
 
     if ($frame ne $before . $after) {
