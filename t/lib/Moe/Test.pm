@@ -10,8 +10,8 @@ package Moe::Test;
 #     finish();
 #
 # finish() stops every server and fails the test for alerts, crashes, sanitizer reports and
-# left-over processes.  A test that dies or hangs is ended by the watchdog; its processes are killed and its
-# prefix is kept.
+# left-over processes.  A test that dies or hangs is ended by the watchdog; its processes are killed
+# and its prefix is kept.
 
 use strict;
 use warnings;
