@@ -142,6 +142,10 @@ struct ngx_http_moe_ctx_s {
 
 ngx_int_t ngx_http_moe_handler(ngx_http_request_t *r);
 
+/* The body is parsed: goes on with the request, which may be over then. */
+
+void ngx_http_moe_parsed(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx);
+
 /* The request's context, also after an internal redirect; or NULL. */
 
 ngx_http_moe_ctx_t *ngx_http_moe_get_ctx(ngx_http_request_t *r);

@@ -24,7 +24,7 @@
 
 #define NGX_HTTP_MOE_BACKOFF_FIRST   100     /* ms */
 #define NGX_HTTP_MOE_BACKOFF_LAST    15000
-#define NGX_HTTP_MOE_STABLE          60000   /* a run that ends a row of crashes */
+#define NGX_HTTP_MOE_STABLE          60000   /* ends a row of crashes */
 #define NGX_HTTP_MOE_LOCK_INTERVAL   50
 
 /* The engine drains a moment later than the workers, which have the same
