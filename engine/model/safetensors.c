@@ -180,9 +180,11 @@ static int by_data(const void *a, const void *b)
 }
 
 
-static int check_layout(moe_tensor_entry_t *entries, size_t count, const moe_mapping_t *mapping,
+static int check_layout(moe_tensor_list_t *list, size_t first, const moe_mapping_t *mapping,
                         size_t data_start, moe_error_t *error)
 {
+    moe_tensor_entry_t *entries = list->count > first ? &list->entries[first] : NULL;
+    size_t count = list->count - first;
     const unsigned char *end = mapping->data + data_start;
     const unsigned char *file_end = mapping->data + mapping->size;
 
@@ -265,7 +267,7 @@ static int read_header(moe_tensor_list_t *list, const json_t *header, const moe_
             return -1;
         }
     }
-    return check_layout(list->entries + first, list->count - first, mapping, data_start, error);
+    return check_layout(list, first, mapping, data_start, error);
 }
 
 
