@@ -1,5 +1,8 @@
 # make            build/moe-engine, build/ngx_http_moe_module.so
 # make test       unit, golden and server tests
+# make sanitize   unit and server tests with ASan and UBSan in engine and module
+# make tsan       tests of what runs in threads, with TSan in the engine
+# make fuzz       every fuzz target for FUZZ_SECONDS (needs clang)
 # make clients    conformance with other people's clients (t/clients; fetches them from PyPI)
 # make bench      measurements (t/bench)
 # make install    DESTDIR and PREFIX as usual
@@ -8,9 +11,16 @@ SHELL := /bin/bash
 BUILD ?= build
 CC ?= gcc
 OPTIMIZE ?= -O2 -g
-WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter -Wno-format-truncation
+WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter \
+	-Wno-format-truncation -Wno-unknown-warning-option
+# SANITIZE=address,undefined instruments what is built: an argument of -fsanitize, for a BUILD of its own.
+SANITIZE ?=
+instrument = $(if $(1),-fsanitize=$(1) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+INSTRUMENT := $(call instrument,$(SANITIZE))
+
 # Floating point is part of the contract: no contraction, no reassociation beyond what is written.
-CFLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(WARN) -fno-math-errno -ffp-contract=off -pthread -I. $(EXTRA_CFLAGS)
+CFLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(WARN) -fno-math-errno -ffp-contract=off -pthread -I. \
+	$(INSTRUMENT) $(EXTRA_CFLAGS)
 LDLIBS := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm -pthread
 VERSION := 0.1.0
 
@@ -19,8 +29,10 @@ MODULES_DIR ?= $(PREFIX)/lib/nginx/modules
 NGINX ?= /usr/sbin/nginx
 
 .DELETE_ON_ERROR:
+.SECONDARY:
 .SUFFIXES:
-.PHONY: all engine module test unit golden server clients bench lint format install clean
+.PHONY: all engine module test unit golden server clients sanitize tsan fuzz fuzz-targets bench lint \
+	format install clean
 
 ENGINE_SOURCES := $(sort $(shell find engine kernels -name '*.c' 2>/dev/null))
 ENGINE_OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o)
@@ -54,7 +66,9 @@ $(BUILD)/moe-engine: $(BUILD)/engine/main.o $(LIBRARY)
 
 module: $(BUILD)/ngx_http_moe_module.so
 
-# The module is built by nginx's own configure and make, out of both trees.
+# The module is built by nginx's own configure and make, out of both trees.  TSan must be in the
+# program itself, which is the distribution's nginx.
+MODULE_INSTRUMENT := $(call instrument,$(filter-out thread,$(SANITIZE)))
 NGINX_SOURCE ?= /usr/share/nginx/src
 NGINX_OBJECTS := $(abspath $(BUILD))/nginx
 MODULE_SOURCES := config $(wildcard *.c *.h http/*.c http/*.h engine/channel/*.c engine/channel/*.h) \
@@ -64,7 +78,8 @@ $(NGINX_OBJECTS)/Makefile: config
 	@mkdir -p $(BUILD)
 	cd $(NGINX_SOURCE) && . ./conf_flags && MOE_ENGINE_PATH=$(PREFIX)/sbin/moe-engine \
 		bash ./configure "$${NGX_CONF_FLAGS[@]}" --builddir=$(NGINX_OBJECTS) \
-		--with-cc-opt="$(OPTIMIZE) $(EXTRA_CFLAGS)" --with-ld-opt="$(LDFLAGS)" \
+		--with-cc-opt="$(OPTIMIZE) $(MODULE_INSTRUMENT) $(EXTRA_CFLAGS)" \
+		--with-ld-opt="$(MODULE_INSTRUMENT) $(LDFLAGS)" \
 		--add-dynamic-module=$(CURDIR) >$(NGINX_OBJECTS).log
 
 $(BUILD)/ngx_http_moe_module.so: $(NGINX_OBJECTS)/Makefile $(MODULE_SOURCES)
@@ -93,6 +108,52 @@ clients: all
 	BUILD=$(BUILD) t/clients/run
 
 test: unit golden server
+
+# nginx itself is not instrumented: the tests preload the run-time library for the module.
+SANITIZE_BUILD := $(BUILD)/sanitize
+SANITIZE_TESTS ?= abort chat completions errors hostile logprobs reload stop stream status_metrics
+sanitize:
+	$(MAKE) SANITIZE=address,undefined BUILD=$(SANITIZE_BUILD) all unit
+	BUILD=$(SANITIZE_BUILD) TEST_SLOW=4 TEST_PRELOAD=$$($(CC) -print-file-name=libasan.so) \
+		prove -j2 $(SANITIZE_TESTS:%=t/%.t)
+
+# TSan wants its shadow where address randomisation may have put something.
+TSAN_BUILD := $(BUILD)/tsan
+TSAN_UNIT := engine server scheduler threads
+TSAN_TESTS ?= completions stream
+tsan:
+	$(MAKE) SANITIZE=thread BUILD=$(TSAN_BUILD) all $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test)
+	@for t in $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test); do echo "== $$t"; setarch -R $$t || exit 1; done
+	BUILD=$(TSAN_BUILD) TEST_SLOW=4 setarch -R prove -j2 $(TSAN_TESTS:%=t/%.t)
+
+# t/fuzz/NAME_fuzz.c is a target of libFuzzer, t/fuzz/corpus/NAME its seeds; new inputs of interest
+# are kept in the build directory.
+FUZZ_BUILD := $(BUILD)/fuzz
+FUZZ_CC ?= clang
+FUZZ_SECONDS ?= 10
+FUZZ_TARGETS ?= $(patsubst t/fuzz/%_fuzz.c,%,$(sort $(wildcard t/fuzz/*_fuzz.c)))
+FUZZ_OPTIONS := -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 -verbosity=0
+fuzz: $(NGINX_OBJECTS)/Makefile
+	$(MAKE) CC=$(FUZZ_CC) SANITIZE=fuzzer-no-link,address,undefined,float-cast-overflow \
+		BUILD=$(FUZZ_BUILD) NGINX_OBJECTS=$(NGINX_OBJECTS) fuzz-targets
+	@for t in $(FUZZ_TARGETS); do \
+		echo "== $$t"; mkdir -p $(FUZZ_BUILD)/corpus/$$t; \
+		$(FUZZ_BUILD)/target/$$t -max_total_time=$(FUZZ_SECONDS) $(FUZZ_OPTIONS) \
+			-artifact_prefix=$(FUZZ_BUILD)/$$t- $(FUZZ_BUILD)/corpus/$$t t/fuzz/corpus/$$t || exit 1; \
+	done
+
+fuzz-targets: $(FUZZ_TARGETS:%=$(BUILD)/target/%)
+
+FUZZ_LIBRARY := $(filter $(addprefix $(BUILD)/engine/,channel/% core/% model/% text/%),$(ENGINE_OBJECTS))
+$(BUILD)/target/%: $(BUILD)/t/fuzz/%_fuzz.o $(FUZZ_LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(LDLIBS) -o $@
+
+# The module's parser of bodies needs nothing of nginx but its headers.
+$(BUILD)/target/openai: $(BUILD)/http/openai_parse.o
+$(BUILD)/t/fuzz/openai_fuzz.o $(BUILD)/http/openai_parse.o: CFLAGS += \
+	$(addprefix -isystem $(NGINX_SOURCE)/src/,core event event/modules os/unix http http/modules http/v2) \
+	-isystem $(NGINX_OBJECTS)
 
 bench: all
 	@for b in $(sort $(wildcard t/bench/*.pl)); do echo "== $$b"; perl -It/lib $$b || exit 1; done

@@ -1,0 +1,123 @@
+/* The channel's frames: any bytes are a stream of frames, and any payload is tried as every message.
+ * A request that decodes is the same after another round. */
+
+#include "engine/channel/message.h"
+#include "t/fuzz/fuzz.h"
+
+
+/* Touches every byte that a message points to. */
+static void read_string(moe_string_t string)
+{
+    volatile char byte;
+
+    for (uint32_t i = 0; i < string.size; i++) {
+        byte = string.data[i];
+        (void) byte;
+    }
+}
+
+
+static void read_ids(const uint8_t *ids, uint32_t n)
+{
+    volatile uint32_t id;
+
+    for (uint32_t i = 0; i < n; i++) {
+        id = moe_id_at(ids, i);
+        (void) id;
+    }
+}
+
+
+static void read_logprobs(moe_reader_t *reader, uint32_t n)
+{
+    moe_logprob_t record;
+
+    for (uint32_t i = 0; i < n && moe_logprob_next(reader, &record) == 0; i++) {
+        fuzz_check(record.n_top <= MOE_TOP_LOGPROBS_LIMIT);
+        read_string(record.token.text);
+        for (uint32_t j = 0; j < record.n_top; j++) {
+            read_string(record.top[j].text);
+        }
+    }
+}
+
+
+static void decode_request(const void *payload, size_t size)
+{
+    moe_buffer_t first = { 0 }, second = { 0 };
+    moe_error_t error;
+    moe_request_t *request = moe_request_decode(payload, size, &error), *again;
+
+    if (request == NULL) {
+        fuzz_check(error.code == MOE_INVALID || error.code == MOE_LIMIT);
+        return;
+    }
+    fuzz_check(moe_request_encode(&first, 7, request, &error) == 0);
+    again = moe_request_decode(first.data + MOE_FRAME_HEADER, first.size - MOE_FRAME_HEADER,
+                               &error);
+    fuzz_check(again != NULL && moe_request_encode(&second, 7, again, &error) == 0);
+    fuzz_check(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
+    free(request);
+    free(again);
+    moe_buffer_free(&first);
+    moe_buffer_free(&second);
+}
+
+
+static void decode_events(const void *payload, size_t size)
+{
+    moe_started_t started;
+    moe_tokens_t tokens;
+    moe_done_t done;
+    moe_failure_t failure;
+
+    if (moe_started_decode(payload, size, &started) == 0) {
+        read_string(started.prompt_text);
+        read_ids(started.prompt_ids, started.n_prompt_ids);
+        read_logprobs(&started.logprobs, started.n_logprobs);
+    }
+    if (moe_tokens_decode(payload, size, &tokens) == 0) {
+        read_string(tokens.text);
+        read_ids(tokens.ids, tokens.n_ids);
+        read_logprobs(&tokens.logprobs, tokens.n_logprobs);
+    }
+    if (moe_done_decode(payload, size, &done) == 0) {
+        read_string(done.stop);
+    }
+    if (moe_failure_decode(payload, size, &failure) == 0) {
+        read_string(failure.field);
+        read_string(failure.message);
+    }
+}
+
+
+static void decode_all(const void *payload, size_t size)
+{
+    moe_state_t state;
+    moe_stats_t stats;
+    uint32_t credit;
+
+    decode_request(payload, size);
+    decode_events(payload, size);
+    if (moe_state_decode(payload, size, &state) == 0) {
+        read_string(state.message);
+    }
+    (void) moe_credit_decode(payload, size, &credit);
+    (void) moe_stats_decode(payload, size, &stats);
+}
+
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    moe_frame_header_t header;
+    moe_error_t error;
+
+    decode_all(data, size);
+    while (moe_frame_parse(data, size, &header, &error) == 1) {
+        fuzz_check(header.size <= size - MOE_FRAME_HEADER);
+        decode_all(data + MOE_FRAME_HEADER, header.size);
+        data += MOE_FRAME_HEADER + header.size;
+        size -= MOE_FRAME_HEADER + header.size;
+    }
+    return 0;
+}
