@@ -124,7 +124,7 @@ TSAN_TESTS ?= completions stream
 tsan:
 	$(MAKE) SANITIZE=thread BUILD=$(TSAN_BUILD) all $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test)
 	@for t in $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test); do echo "== $$t"; setarch -R $$t || exit 1; done
-	BUILD=$(TSAN_BUILD) TEST_SLOW=4 setarch -R prove -j2 $(TSAN_TESTS:%=t/%.t)
+	BUILD=$(TSAN_BUILD) TEST_SLOW=4 TEST_THREADS=3 setarch -R prove -j2 $(TSAN_TESTS:%=t/%.t)
 
 # t/fuzz/NAME_fuzz.c is a target of libFuzzer, t/fuzz/corpus/NAME its seeds; new inputs of interest
 # are kept in the build directory.
@@ -132,14 +132,15 @@ FUZZ_BUILD := $(BUILD)/fuzz
 FUZZ_CC ?= clang
 FUZZ_SECONDS ?= 10
 FUZZ_TARGETS ?= $(patsubst t/fuzz/%_fuzz.c,%,$(sort $(wildcard t/fuzz/*_fuzz.c)))
-FUZZ_OPTIONS := -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 -verbosity=0
+FUZZ_OPTIONS := -timeout=10 -rss_limit_mb=2048
 fuzz: $(NGINX_OBJECTS)/Makefile
 	$(MAKE) CC=$(FUZZ_CC) SANITIZE=fuzzer-no-link,address,undefined,float-cast-overflow \
 		BUILD=$(FUZZ_BUILD) NGINX_OBJECTS=$(NGINX_OBJECTS) fuzz-targets
 	@for t in $(FUZZ_TARGETS); do \
 		echo "== $$t"; mkdir -p $(FUZZ_BUILD)/corpus/$$t; \
 		$(FUZZ_BUILD)/target/$$t -max_total_time=$(FUZZ_SECONDS) $(FUZZ_OPTIONS) \
-			-artifact_prefix=$(FUZZ_BUILD)/$$t- $(FUZZ_BUILD)/corpus/$$t t/fuzz/corpus/$$t || exit 1; \
+			-artifact_prefix=$(FUZZ_BUILD)/$$t- $(FUZZ_BUILD)/corpus/$$t t/fuzz/corpus/$$t \
+			>$(FUZZ_BUILD)/$$t.log 2>&1 || { tail -n 40 $(FUZZ_BUILD)/$$t.log; exit 1; }; \
 	done
 
 fuzz-targets: $(FUZZ_TARGETS:%=$(BUILD)/target/%)

@@ -141,7 +141,7 @@ sub new {
         port => free_port(),
         narrow_port => free_port(),
         expected => [],
-        model => $MODEL, threads => 1, context => 2048, workers => 2, daemon => 'off',
+        model => $MODEL, threads => $ENV{TEST_THREADS} || 1, context => 2048, workers => 2, daemon => 'off',
         map({ $_ => '' } qw(model_block http server location listen main)),
         template => $TEMPLATE,
         %args,
@@ -212,7 +212,8 @@ sub command {
     my ($self, @options) = @_;
     my $prefix = $self->{prefix};
 
-    return (@PRELOAD, $NGINX, '-p', $prefix, '-c', "$prefix/nginx.conf", '-e', "$prefix/error.log", @options);
+    return (@PRELOAD, $NGINX, '-p', $prefix, '-c', "$prefix/nginx.conf", '-e', "$prefix/error.log",
+            @options);
 }
 
 
