@@ -20,7 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build")
-NGINX = os.environ.get("NGINX", "/usr/sbin/nginx")
+NGINX = os.environ.get("TEST_NGINX", "/usr/sbin/nginx")
 MODEL = ROOT / "conf/models/nginx-directives-moe"
 SLOW = float(os.environ.get("TEST_SLOW", "1"))
 QUESTION = "What is the default of keepalive_timeout?"
@@ -123,7 +123,10 @@ class Server:
             "user": worker_user(self.prefix), "build": BUILD, "model": MODEL,
             "prefix": self.prefix, "model_block": model_block, "port": self.port,
             "h2_port": self.h2_port, "tls_port": self.tls_port})
-        environment = dict(os.environ, MOE_ISA="c") if slow else None
+        environment = dict(os.environ, **({"MOE_ISA": "c"} if slow else {}))
+        if "TEST_PRELOAD" in os.environ:    # a sanitizer's library, which nginx does not bring
+            environment |= {"LD_PRELOAD": os.environ["TEST_PRELOAD"],
+                            "ASAN_OPTIONS": "detect_leaks=0"}
         self.master = subprocess.Popen(
             [NGINX, "-p", self.prefix, "-c", self.prefix / "nginx.conf",
              "-e", self.prefix / "error.log"],
