@@ -31,7 +31,7 @@ our @EXPORT = (@Test::More::EXPORT, qw(
     json_decode time sleep file_content
 ));
 
-use constant WATCHDOG => 150;
+use constant WATCHDOG => 400;
 
 my $json = JSON::PP->new->utf8->canonical->allow_nonref;
 my @servers;
