@@ -45,6 +45,11 @@ static ngx_int_t ngx_http_moe_init_process(ngx_cycle_t *cycle);
 static void ngx_http_moe_exit_process(ngx_cycle_t *cycle);
 
 
+static ngx_conf_num_bounds_t  ngx_http_moe_resume_bounds = {
+    ngx_conf_check_num_bounds, 0, 1000
+};
+
+
 static ngx_conf_post_t  ngx_http_moe_max_tokens_post = {
     ngx_http_moe_max_tokens
 };
@@ -107,6 +112,13 @@ static ngx_command_t  ngx_http_moe_commands[] = {
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_moe_loc_conf_t, ping),
       NULL },
+
+    { ngx_string("moe_resume"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_num_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_moe_loc_conf_t, resume),
+      &ngx_http_moe_resume_bounds },
 
     { ngx_string("moe_status"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
@@ -288,6 +300,7 @@ ngx_http_moe_create_loc_conf(ngx_conf_t *cf)
     conf->timeout_first = NGX_CONF_UNSET_MSEC;
     conf->timeout_total = NGX_CONF_UNSET_MSEC;
     conf->ping = NGX_CONF_UNSET_MSEC;
+    conf->resume = NGX_CONF_UNSET;
 
     return conf;
 }
@@ -319,6 +332,7 @@ ngx_http_moe_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_msec_value(conf->timeout_first, prev->timeout_first, 0);
     ngx_conf_merge_msec_value(conf->timeout_total, prev->timeout_total, 0);
     ngx_conf_merge_msec_value(conf->ping, prev->ping, 15000);
+    ngx_conf_merge_value(conf->resume, prev->resume, 1);
 
     return NGX_CONF_OK;
 }

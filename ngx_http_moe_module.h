@@ -71,6 +71,7 @@ typedef struct {
     ngx_msec_t                  timeout_first;   /* 0: none */
     ngx_msec_t                  timeout_total;
     ngx_msec_t                  ping;
+    ngx_int_t                   resume;      /* times; 0: never */
 } ngx_http_moe_loc_conf_t;
 
 

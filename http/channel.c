@@ -10,6 +10,9 @@
  * (it was cancelled) are dropped.  Bytes to send are collected in one buffer:
  * a request is sent at once, credits and cancellations go out together after
  * the events at hand.
+ *
+ * Calls that cannot be sent now are held in a queue.  Those of a dead engine
+ * wait there for the next one, through its back-off and while it loads.
  */
 
 
@@ -249,7 +252,7 @@ ngx_http_moe_channel_reconnect(ngx_event_t *ev)
 
     ch = ev->data;
 
-    if (!ngx_exiting) {
+    if (!ngx_exiting || !ngx_queue_empty(&ch->held)) {
         ngx_http_moe_channel_connect(ch);
     }
 }
@@ -271,6 +274,7 @@ ngx_http_moe_channel_break(ngx_http_moe_channel_t *ch)
 
         call = ngx_http_moe_call_node(node);
         call->channel = NULL;
+        call->lost = 1;
         call->handler(call, NULL, NULL);
     }
 
@@ -561,7 +565,9 @@ ngx_http_moe_channel_queue(ngx_http_moe_channel_t *ch,
         return NGX_ERROR;
     }
 
-    moe_buffer_free(&call->frame);
+    if (!call->kept) {
+        moe_buffer_free(&call->frame);
+    }
 
     call->channel = ch;
     call->node.key = id;
@@ -615,26 +621,36 @@ ngx_http_moe_channel_holds(ngx_http_moe_channel_t *ch)
 static void
 ngx_http_moe_channel_release(ngx_http_moe_channel_t *ch)
 {
-    ngx_queue_t          *q;
+    ngx_uint_t            ready, over;
+    ngx_queue_t          *q, *next;
     ngx_http_moe_call_t  *call;
 
-    if (ch->state.code != MOE_STATE_READY || !ch->known) {
-        if (ngx_http_moe_channel_holds(ch)) {
-            return;
-        }
+    ready = ch->known && ch->state.code == MOE_STATE_READY;
+
+    if (!ready && ngx_http_moe_channel_holds(ch)) {
+        return;
     }
 
-    while (!ngx_queue_empty(&ch->held)) {
-        q = ngx_queue_head(&ch->held);
+    over = ngx_http_moe_channel_over(ch);
+
+    for (q = ngx_queue_head(&ch->held);
+         q != ngx_queue_sentinel(&ch->held);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        call = ngx_queue_data(q, ngx_http_moe_call_t, queue);
+
+        if (!ready && call->resumed && !over) {
+            continue;
+        }
+
         ngx_queue_remove(q);
 
-        call = ngx_queue_data(q, ngx_http_moe_call_t, queue);
         call->held = 0;
+        call->resumed = 0;
         call->channel = NULL;
 
-        if (ch->known && ch->state.code == MOE_STATE_READY
-            && ngx_http_moe_channel_queue(ch, call) == NGX_OK)
-        {
+        if (ready && ngx_http_moe_channel_queue(ch, call) == NGX_OK) {
             continue;
         }
 
@@ -666,6 +682,35 @@ ngx_http_moe_call_start(ngx_http_moe_channel_t *ch, ngx_http_moe_call_t *call,
     ngx_queue_insert_tail(&ch->held, &call->queue);
 
     return NGX_AGAIN;
+}
+
+
+ngx_int_t
+ngx_http_moe_call_resume(ngx_http_moe_channel_t *ch, ngx_http_moe_call_t *call,
+    ngx_msec_t *hold)
+{
+    call->lost = 0;
+
+    if (call->frame.size == 0 || ngx_http_moe_channel_over(ch)) {
+        return NGX_DECLINED;
+    }
+
+    call->channel = ch;
+    call->held = 1;
+    call->resumed = 1;
+    ngx_queue_insert_tail(&ch->held, &call->queue);
+
+    *hold = ngx_http_moe_queue_timeout(ch->model);
+
+    return NGX_AGAIN;
+}
+
+
+ngx_uint_t
+ngx_http_moe_channel_over(ngx_http_moe_channel_t *ch)
+{
+    return ch->model->engine->shared->phase == NGX_HTTP_MOE_ENGINE_QUITTING
+           || (ch->known && ch->state.code == MOE_STATE_FAILED);
 }
 
 

@@ -19,7 +19,8 @@
 typedef struct ngx_http_moe_call_s  ngx_http_moe_call_t;
 
 
-/* A frame of the call; header NULL: the engine is gone and the call ended. */
+/* A frame of the call; header NULL: there is no engine for it and the call
+ * ended.  `lost` is set when one had it, and died. */
 
 typedef void (*ngx_http_moe_call_pt)(ngx_http_moe_call_t *call,
     moe_frame_header_t *header, u_char *payload);
@@ -31,8 +32,11 @@ struct ngx_http_moe_call_s {
     ngx_http_moe_channel_t    *channel;    /* NULL: not alive */
     ngx_http_moe_call_pt       handler;
     void                      *data;
-    moe_buffer_t               frame;      /* until it is sent */
+    moe_buffer_t               frame;      /* until it is sent, or ended */
+    unsigned                   kept:1;     /* the frame, until it has ended */
     unsigned                   held:1;
+    unsigned                   resumed:1;  /* held for the next engine */
+    unsigned                   lost:1;     /* its engine died */
 };
 
 
@@ -56,7 +60,7 @@ void ngx_http_moe_channels_exit(ngx_cycle_t *cycle,
     ngx_http_moe_main_conf_t *mcf);
 
 /*
- * Sends call->frame, whose id is filled in, and takes its memory.
+ * Sends call->frame, whose id is filled in, and frees it unless it is `kept`.
  *   NGX_OK        sent, or on its way
  *   NGX_AGAIN     held: it is sent when the engine is ready, and should be
  *                 given up after *hold ms
@@ -65,6 +69,19 @@ void ngx_http_moe_channels_exit(ngx_cycle_t *cycle,
  */
 ngx_int_t ngx_http_moe_call_start(ngx_http_moe_channel_t *ch,
     ngx_http_moe_call_t *call, ngx_msec_t *hold);
+
+/*
+ * For a call that was lost, with its frame: it is sent again to the next
+ * engine that is ready.
+ *   NGX_AGAIN     held, and should be given up after *hold ms
+ *   NGX_DECLINED  no engine will come
+ */
+ngx_int_t ngx_http_moe_call_resume(ngx_http_moe_channel_t *ch,
+    ngx_http_moe_call_t *call, ngx_msec_t *hold);
+
+/* Whether no engine will serve any more: it shuts down, or has no model. */
+
+ngx_uint_t ngx_http_moe_channel_over(ngx_http_moe_channel_t *ch);
 
 /* Tells the engine that `tokens` were delivered. */
 void ngx_http_moe_call_credit(ngx_http_moe_call_t *call, uint32_t tokens);

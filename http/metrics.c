@@ -395,6 +395,21 @@ ngx_http_moe_metrics_process(ngx_http_moe_metrics_ctx_t *ctx,
                   (unsigned long) source->model->engine->shared->restarts);
         }
     }
+
+    ngx_http_moe_metrics_head(text, "requests_resumed_total",
+                              "Requests taken up by the next engine.",
+                              NGX_HTTP_MOE_COUNTER);
+
+    for (i = 0; i < ctx->n; i++) {
+        source = &ctx->sources[i];
+
+        if (source->model->engine) {
+            ngx_http_moe_metrics_label(text, "requests_resumed_total", "",
+                                       source);
+            ngx_http_moe_text_format(text, "} %lu\n",
+                  (unsigned long) source->model->engine->shared->resumed);
+        }
+    }
 }
 
 

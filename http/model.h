@@ -35,7 +35,7 @@ struct ngx_http_moe_model_s {
 };
 
 
-/* How long a request may wait for an engine that is being replaced. */
+/* How long a request may wait for an engine that follows another one. */
 
 #define ngx_http_moe_queue_timeout(model)                                     \
     ((model)->queue_timeout ? (ngx_msec_t) (model)->queue_timeout : 60000)

@@ -13,6 +13,9 @@
 #include "ngx_http_moe_module.h"
 #include "http/openai.h"
 #include "http/openai_fields.h"
+#include "http/reply.h"
+
+#include <openssl/rand.h>
 
 
 #define NGX_HTTP_MOE_DEFAULT_TOKENS   16     /* of /v1/completions */
@@ -559,12 +562,14 @@ ngx_http_moe_encode_frames(ngx_http_moe_parse_t *parse, size_t prompts)
 
 /*
  * One frame per candidate of the prompt.  They differ in their seeds, the
- * first has the request's own: it is what n = 1 gives.
+ * first has the request's own: it is what n = 1 gives.  A request without a
+ * seed is sent with one for each prompt: else it could not be resumed.
  */
 
 static ngx_int_t
 ngx_http_moe_encode_request(ngx_http_moe_parse_t *parse)
 {
+    uint32_t             given;
     uint64_t             seed;
     ngx_int_t            rc;
     ngx_uint_t           i;
@@ -573,6 +578,21 @@ ngx_http_moe_encode_request(ngx_http_moe_parse_t *parse)
     ngx_http_moe_job_t  *job;
 
     job = parse->job;
+    given = parse->request.given;
+
+    if (!(given & MOE_GIVEN_SEED)
+        && RAND_bytes((u_char *) &parse->request.seed,
+                      sizeof(parse->request.seed))
+           != 1)
+    {
+        ngx_http_moe_problem(&job->problem, NGX_HTTP_INTERNAL_SERVER_ERROR,
+                             "server_error", "server_error", NULL,
+                             "no random numbers");
+        job->failed = 1;
+        return NGX_ERROR;
+    }
+
+    parse->request.given |= MOE_GIVEN_SEED;
     seed = parse->request.seed;
 
     for (i = 0; i < job->candidates; i++) {
@@ -598,6 +618,7 @@ ngx_http_moe_encode_request(ngx_http_moe_parse_t *parse)
     }
 
     parse->request.seed = seed;
+    parse->request.given = given;
 
     return NGX_OK;
 }

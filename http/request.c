@@ -462,10 +462,13 @@ ngx_http_moe_name(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 static ngx_int_t
 ngx_http_moe_call(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 {
-    ngx_int_t               rc;
-    ngx_msec_t              hold;
-    ngx_uint_t              i;
-    ngx_http_moe_choice_t  *choice;
+    ngx_int_t                 rc;
+    ngx_msec_t                hold;
+    ngx_uint_t                i;
+    ngx_http_moe_choice_t    *choice;
+    ngx_http_moe_loc_conf_t  *mlcf;
+
+    mlcf = ngx_http_get_module_loc_conf(r, ngx_http_moe_module);
 
     ctx->choices = ngx_pcalloc(r->pool,
                                ctx->job.n * sizeof(ngx_http_moe_choice_t));
@@ -489,6 +492,7 @@ ngx_http_moe_call(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
         choice->call.handler = ngx_http_moe_stream_frame;
         choice->call.data = choice;
         choice->call.frame = ctx->job.frames[i];
+        choice->call.kept = mlcf->resume ? 1 : 0;
 
         ngx_memzero(&ctx->job.frames[i], sizeof(moe_buffer_t));
 

@@ -73,6 +73,7 @@ typedef struct {
     ngx_http_moe_ctx_t           *ctx;
     ngx_uint_t                    index;
     ngx_http_moe_finish_e         finish;
+    ngx_uint_t                    resumed;      /* times */
     uint32_t                      undelivered;  /* tokens not yet credited */
     uint32_t                      prompt_tokens;
     uint32_t                      cached_tokens;

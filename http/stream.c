@@ -8,11 +8,16 @@
  *
  * Tokens are credited to the engine when the client's socket has taken them,
  * so a client that stalls pauses its own sequence and nothing else.
+ *
+ * The frame of a call that may be resumed gets every id that came.  When the
+ * engine dies, it is sent to the next one as it is: what comes then follows
+ * what has come.
  */
 
 
 #include "ngx_http_moe_module.h"
 #include "http/api.h"
+#include "http/engine_process.h"
 #include "http/health.h"
 #include "http/model.h"
 #include "http/reply.h"
@@ -24,8 +29,10 @@
 #define NGX_HTTP_MOE_BUFFER         4096
 #define NGX_HTTP_MOE_CREDIT_BATCH   32      /* tokens */
 #define NGX_HTTP_MOE_TIMER          60000   /* ms, when nothing is due */
+#define NGX_HTTP_MOE_HELD           1000    /* ms, while a call is held */
 
 
+static ngx_int_t ngx_http_moe_stream_resume(ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice,
     u_char *payload, size_t size);
 static void ngx_http_moe_stream_prompt(ngx_http_moe_choice_t *choice,
@@ -75,6 +82,11 @@ ngx_http_moe_stream_frame(ngx_http_moe_call_t *call,
     }
 
     if (header == NULL) {
+
+        if (ngx_http_moe_stream_resume(choice) == NGX_OK) {
+            return;
+        }
+
         ngx_http_moe_health_problem(&ctx->problem, ctx->model);
         ctx->failed = 1;
         ctx->finish = NGX_HTTP_MOE_FINISH_ERROR;
@@ -105,6 +117,43 @@ ngx_http_moe_stream_frame(ngx_http_moe_call_t *call,
 }
 
 
+/* NGX_DECLINED: the call was never with an engine, or too often. */
+
+static ngx_int_t
+ngx_http_moe_stream_resume(ngx_http_moe_choice_t *choice)
+{
+    ngx_msec_t                hold;
+    ngx_http_moe_ctx_t       *ctx;
+    ngx_http_moe_loc_conf_t  *mlcf;
+
+    ctx = choice->ctx;
+    mlcf = ngx_http_get_module_loc_conf(ctx->request, ngx_http_moe_module);
+
+    if (!choice->call.lost || choice->resumed >= (ngx_uint_t) mlcf->resume
+        || ngx_http_moe_call_resume(ctx->model->channel, &choice->call, &hold)
+           != NGX_AGAIN)
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_log_error(NGX_LOG_INFO, ctx->request->connection->log, 0,
+                  "moe: the engine died, choice %ui resumes after %uD tokens",
+                  choice->index, choice->completion_tokens);
+
+    choice->resumed++;
+    (void) ngx_atomic_fetch_add(&ctx->model->engine->shared->resumed, 1);
+
+    /* the next engine's credit is new */
+
+    choice->undelivered = 0;
+
+    ctx->hold = ngx_current_msec - ctx->start + hold;
+    ngx_http_moe_stream_set_timer(ctx);
+
+    return NGX_OK;
+}
+
+
 static void
 ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
     size_t size)
@@ -114,8 +163,14 @@ ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
 
     ctx = choice->ctx;
 
-    if (choice->started || moe_started_decode(payload, size, &started) != 0) {
+    if ((choice->started && !choice->resumed)
+        || moe_started_decode(payload, size, &started) != 0)
+    {
         ngx_http_moe_stream_broken(ctx);
+        return;
+    }
+
+    if (choice->started) {
         return;
     }
 
@@ -149,6 +204,7 @@ static void
 ngx_http_moe_stream_tokens(ngx_http_moe_choice_t *choice, u_char *payload,
     size_t size)
 {
+    moe_error_t          error;
     moe_tokens_t         tokens;
     ngx_http_moe_ctx_t  *ctx;
 
@@ -157,6 +213,16 @@ ngx_http_moe_stream_tokens(ngx_http_moe_choice_t *choice, u_char *payload,
     if (!choice->started || moe_tokens_decode(payload, size, &tokens) != 0) {
         ngx_http_moe_stream_broken(ctx);
         return;
+    }
+
+    /* without its ids the call cannot be resumed */
+
+    if (choice->call.frame.size
+        && moe_request_resume(&choice->call.frame, tokens.ids, tokens.n_ids,
+                              &error)
+           != 0)
+    {
+        moe_buffer_free(&choice->call.frame);
     }
 
     choice->completion_tokens += tokens.n_ids;
@@ -573,7 +639,10 @@ ngx_http_moe_stream_timer(ngx_event_t *ev)
         return;
     }
 
-    if (ctx->hold && elapsed >= ctx->hold && ngx_http_moe_stream_held(ctx)) {
+    if (ngx_http_moe_stream_held(ctx)
+        && (elapsed >= ctx->hold
+            || ngx_http_moe_channel_over(ctx->model->channel)))
+    {
         ngx_http_moe_health_problem(&ctx->problem, ctx->model);
         ctx->failed = 1;
         ctx->finish = NGX_HTTP_MOE_FINISH_ERROR;
@@ -656,8 +725,8 @@ ngx_http_moe_stream_set_timer(ngx_http_moe_ctx_t *ctx)
         ctx->last_output = ngx_current_msec;
     }
 
-    if (ctx->hold && ngx_http_moe_stream_held(ctx)) {
-        next = ngx_http_moe_stream_next(next, ctx->hold, elapsed);
+    if (ngx_http_moe_stream_held(ctx)) {
+        next = ngx_http_moe_stream_next(NGX_HTTP_MOE_HELD, ctx->hold, elapsed);
     }
 
     if (mlcf->timeout_first && ctx->first == 0) {

@@ -1,10 +1,11 @@
-# The engine dies: running streams end with an error event, waiting requests get 503, a new engine
-# serves the next request; a hung engine is seen by /health.
+# The engine dies and moe_resume is off (resume.t has it on): running streams end with an error
+# event, waiting requests get 503, a new engine serves the next request; a hung engine is seen by
+# /health.
 
 use lib 't/lib';
 use Moe::Test;
 
-my $server = server(slow => 1, model_block => 'batch_sequences 2;');
+my $server = server(slow => 1, model_block => 'batch_sequences 2;', location => 'moe_resume 0;');
 my $expected = essence(completion($server, long_body(10)));
 
 sub is_unavailable {
