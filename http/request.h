@@ -65,8 +65,8 @@ typedef enum {
 
 
 /* One answer to one prompt; the candidates of a prompt follow each other.  What
- * is counted per prompt is 0 in all but the first.  The texts are JSON already; those below `text` are
- * filled when a dialect's reply wants them. */
+ * is counted per prompt is 0 in all but the first.  The texts are JSON already;
+ * those below `text` are filled when a dialect's reply wants them. */
 
 typedef struct {
     ngx_http_moe_call_t           call;
