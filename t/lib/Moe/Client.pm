@@ -173,7 +173,7 @@ sub read_head {
     }
     @$self{qw(head left events complete pings)} = ($head, undef, '', 0, 0);
     my $length = $head->{headers}{'content-length'};
-    if ($head->{status} == 204 || $head->{status} == 304) {
+    if ($self->{no_body} || $head->{status} == 204 || $head->{status} == 304) {
         $self->{left} = 0;
         $self->{framing} = 'length';
     } elsif (($head->{headers}{'transfer-encoding'} // '') =~ /chunked/) {
