@@ -15,8 +15,6 @@
 #define NGX_HTTP_MOE_MESSAGES_LIMIT   8192
 
 
-static ngx_int_t ngx_http_moe_take_boolean(ngx_http_moe_parse_t *parse,
-    const ngx_http_moe_field_t *field, json_t *value);
 static ngx_int_t ngx_http_moe_take_unsupported(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field);
 static ngx_int_t ngx_http_moe_take_message(ngx_http_moe_parse_t *parse,
@@ -100,6 +98,19 @@ ngx_http_moe_take_id(ngx_http_moe_parse_t *parse,
     ngx_memcpy(parse->job->id, id, size);
 
     return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_moe_take_text(ngx_http_moe_parse_t *parse,
+    const ngx_http_moe_field_t *field, json_t *value)
+{
+    if (json_is_string(value)) {
+        return NGX_OK;
+    }
+
+    return ngx_http_moe_parse_error(parse, NULL, field->name,
+                                    "%s must be a string", field->name);
 }
 
 
@@ -193,7 +204,7 @@ ngx_http_moe_take_seed(ngx_http_moe_parse_t *parse,
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_moe_take_boolean(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value)
 {

@@ -80,6 +80,8 @@ ngx_int_t ngx_http_moe_take_string(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_id(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
+ngx_int_t ngx_http_moe_take_text(ngx_http_moe_parse_t *parse,
+    const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_float(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_integer(ngx_http_moe_parse_t *parse,
@@ -87,6 +89,8 @@ ngx_int_t ngx_http_moe_take_integer(ngx_http_moe_parse_t *parse,
 ngx_int_t ngx_http_moe_take_uint32(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_seed(ngx_http_moe_parse_t *parse,
+    const ngx_http_moe_field_t *field, json_t *value);
+ngx_int_t ngx_http_moe_take_boolean(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_flag(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);

@@ -137,6 +137,14 @@ static const ngx_http_moe_field_t  ngx_http_moe_fields[] = {
     { "reasoning_effort", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_effort,
       0, 0, 0, 0 },
 
+    /* of no effect here */
+
+    { "user", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_text, 0, 0, 0, 0 },
+    { "parallel_tool_calls", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_boolean,
+      0, 0, 0, 0 },
+    { "include_reasoning", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_boolean,
+      0, 0, 0, 0 },
+
     /* not here yet: only values that ask for nothing */
 
     { "suffix", NGX_HTTP_MOE_COMPLETION, ngx_http_moe_take_nothing,

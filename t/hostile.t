@@ -57,6 +57,7 @@ my @fields = (
     [add_generation_prompt => 'b', $chats], [continue_final_message => 'b', $chats],
     [chat_template_kwargs => 'o', $chats], [reasoning_effort => 's', $chats], [n => 'i'],
     [best_of => 'i', $completions], [suffix => 's', $completions], [tools => 'l', $chats],
+    [user => 's'], [parallel_tool_calls => 'b', $chats], [include_reasoning => 'b', $chats],
     [tool_choice => 'so', $chats], [response_format => 'o'], [structured_outputs => 'o'],
 );
 my %values = (b => 'true', i => '7', f => '1.5', s => '"x"', l => '[{}]', o => '{"x":[]}');
