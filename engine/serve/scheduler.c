@@ -201,12 +201,9 @@ static uint32_t prefill_rows(const moe_scheduler_t *scheduler)
     uint32_t decode_rows = scheduler->plan.decode_rows;
     uint32_t space = scheduler->options.batch_rows - decode_rows;
     double time = (double) scheduler->options.step_time_ns - decode_rows * scheduler->decode_ns;
-    double rows;
+    double rows = scheduler->prefill_ns > 0.0 ? time / scheduler->prefill_ns : 0.0;
 
-    if (scheduler->prefill_ns <= 0.0) {
-        return space;
-    }
-    rows = time / scheduler->prefill_ns;
+    /* Also while the cost of a row is unknown: a slow machine's first step must not be its longest. */
     if (rows < MOE_LEAST_CHUNK) {
         rows = MOE_LEAST_CHUNK;
     }

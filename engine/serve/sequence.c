@@ -151,17 +151,28 @@ static int release(moe_sequence_t *sequence, moe_error_t *error)
 }
 
 
-/* The generation is over without a stop string: nothing stays held back. */
+/* The generation is over without a stop string: nothing stays held back.  A match that only waited
+ * for a longer one counts after all. */
 static int release_rest(moe_sequence_t *sequence, moe_error_t *error)
 {
+    int index;
+
     sequence->piece.size = 0;
     if (moe_detokenizer_finish(&sequence->detokenizer, &sequence->piece, error) != 0
         || release(sequence, error) != 0)
     {
         return -1;
     }
-    if (sequence->stop && sequence->stop_index < 0) {
-        return moe_stop_finish(sequence->stop, &sequence->text, error);
+    if (sequence->stop == NULL || sequence->stop_index >= 0) {
+        return 0;
+    }
+    if (moe_stop_finish(sequence->stop, &sequence->text, error) != 0) {
+        return -1;
+    }
+    index = moe_stop_matched(sequence->stop);
+    if (index >= 0) {
+        sequence->stop_index = index;
+        sequence->finish = MOE_FINISH_STOP;
     }
     return 0;
 }

@@ -243,6 +243,19 @@ static void test_endings(void **state)
         assert_string_equal(whole->text, answer->text);
         assert_int_equal(MOE_FINISH_LENGTH, answer->end.reason);
     }
+
+    /* A whole stop string waits for a longer one around it: at the end it counts. */
+    cut = whole->n_text - 16;
+    snprintf(expected, sizeof(expected), "%s~", whole->text + cut - 2);
+    stops[0] = (moe_string_t) { expected, (uint32_t) strlen(expected) };
+    stops[1] = (moe_string_t) { whole->text + cut, 15 };
+    request.n_stops = 2;
+    ask(engine, answer, &request);
+    assert_int_equal(MOE_FINISH_STOP, answer->end.reason);
+    assert_memory_equal(answer->stop, stops[1].data, 15);
+    assert_int_equal(cut, answer->n_text);
+    assert_memory_equal(whole->text, answer->text, cut);
+
     moe_engine_free(engine);
     free(whole);
     free(answer);
