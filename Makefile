@@ -126,8 +126,8 @@ tsan:
 	@for t in $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test); do echo "== $$t"; setarch -R $$t || exit 1; done
 	BUILD=$(TSAN_BUILD) TEST_SLOW=4 TEST_THREADS=3 setarch -R prove -j2 $(TSAN_TESTS:%=t/%.t)
 
-# t/fuzz/NAME_fuzz.c is a target of libFuzzer, t/fuzz/corpus/NAME its seeds; new inputs of interest
-# are kept in the build directory.
+# t/fuzz/NAME_fuzz.c is a target of libFuzzer, t/fuzz/corpus/NAME its seeds, t/fuzz/NAME.dict, where
+# there is one, its words; new inputs of interest are kept in the build directory.
 FUZZ_BUILD := $(BUILD)/fuzz
 FUZZ_CC ?= clang
 FUZZ_SECONDS ?= 10
@@ -139,6 +139,7 @@ fuzz: $(NGINX_OBJECTS)/Makefile
 	@for t in $(FUZZ_TARGETS); do \
 		echo "== $$t"; mkdir -p $(FUZZ_BUILD)/corpus/$$t; \
 		$(FUZZ_BUILD)/target/$$t -max_total_time=$(FUZZ_SECONDS) $(FUZZ_OPTIONS) \
+			$$(ls t/fuzz/$$t.dict 2>/dev/null | sed s/^/-dict=/) \
 			-artifact_prefix=$(FUZZ_BUILD)/$$t- $(FUZZ_BUILD)/corpus/$$t t/fuzz/corpus/$$t \
 			>$(FUZZ_BUILD)/$$t.log 2>&1 || { tail -n 40 $(FUZZ_BUILD)/$$t.log; exit 1; }; \
 	done
@@ -151,8 +152,9 @@ $(BUILD)/target/%: $(BUILD)/t/fuzz/%_fuzz.o $(FUZZ_LIBRARY)
 	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(LDLIBS) -o $@
 
 # The module's parser of bodies needs nothing of nginx but its headers.
-$(BUILD)/target/openai: $(BUILD)/http/openai_parse.o
-$(BUILD)/t/fuzz/openai_fuzz.o $(BUILD)/http/openai_parse.o: CFLAGS += \
+FUZZ_PARSER := $(addprefix $(BUILD)/http/,openai_fields.o openai_parse.o)
+$(BUILD)/target/openai: $(FUZZ_PARSER)
+$(BUILD)/t/fuzz/openai_fuzz.o $(FUZZ_PARSER): CFLAGS += \
 	$(addprefix -isystem $(NGINX_SOURCE)/src/,core event event/modules os/unix http http/modules http/v2) \
 	-isystem $(NGINX_OBJECTS)
 
