@@ -11,17 +11,12 @@
 #include <stdint.h>
 
 #include "engine/channel/frame.h"
+#include "engine/core/string.h"
 
 #define MOE_STOPS_LIMIT 16u
 #define MOE_STOP_BYTES_LIMIT 1024u          /* of one stop string */
 #define MOE_TOP_LOGPROBS_LIMIT 20u
 #define MOE_ID_LIST_LIMIT 65536u            /* stop ids, biases, allowed ids: entries each */
-
-/* A byte string; not NUL-terminated. */
-typedef struct {
-    const char *data;
-    uint32_t size;
-} moe_string_t;
 
 typedef enum {
     MOE_PROMPT_TEXT = 1,        /* prompt: UTF-8 text */

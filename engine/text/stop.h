@@ -8,8 +8,8 @@
 #ifndef MOE_STOP_H
 #define MOE_STOP_H
 
-#include "engine/channel/message.h"
 #include "engine/core/buffer.h"
+#include "engine/core/string.h"
 
 typedef struct moe_stop_s moe_stop_t;
 
