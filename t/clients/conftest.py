@@ -10,7 +10,7 @@ os.environ["LANGSMITH_TRACING"] = "false"
 
 import pytest
 
-from server import BUILD, Server
+from server import BUILD, SLOW, Server
 
 # What llama-index would fetch or write at home stays in the build tree.
 os.environ["LLAMA_INDEX_CACHE_DIR"] = str(pathlib.Path(BUILD) / "clients/llama-index")
@@ -24,7 +24,7 @@ def server():
 
 @pytest.fixture(scope="session")
 def slow_server():
-    """One sequence at a time, one more may wait, a second long."""
-    one = Server("batch_sequences 1; queue 1; queue_timeout 1s;", slow=True)
+    """One sequence at a time, one more may wait, two seconds long."""
+    one = Server(f"batch_sequences 1; queue 1; queue_timeout {int(2000 * SLOW)}ms;", slow=True)
     yield one
     one.stop()

@@ -22,9 +22,8 @@ def client(server, retries):
     return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=retries)
 
 
-def ask(server, retries, **fields):
-    with client(server, retries) as one:
-        return one.completions.create(model="demo", prompt="Syntax:", max_tokens=2, **fields)
+def ask(one, **fields):
+    return one.completions.create(model="demo", prompt="Syntax:", max_tokens=2, **fields)
 
 
 def waiter(server):
@@ -40,9 +39,10 @@ def waiter(server):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_rate_limit(busy, stream):
+    one = client(busy, 0)
     thread = waiter(busy)
     with pytest.raises(openai.RateLimitError) as caught:
-        ask(busy, 0, stream=stream)
+        ask(one, stream=stream)
     thread.join()
     error = caught.value
     assert error.status_code == 429 and error.code == "rate_limit_exceeded"
@@ -51,7 +51,7 @@ def test_rate_limit(busy, stream):
 
 def test_unavailable(busy):
     with pytest.raises(openai.InternalServerError) as caught:
-        ask(busy, 0)
+        ask(client(busy, 0))
     error = caught.value
     assert error.status_code == 503 and error.type == "service_unavailable"
     assert int(error.response.headers["retry-after"]) >= 1
@@ -61,11 +61,11 @@ def test_unavailable(busy):
 def test_retry(slow_server, status):
     slow_server.idle()
     before = len(slow_server.log("access.log").splitlines())
+    one = client(slow_server, 3)
     with slow_server.occupied() as runner:
         thread = waiter(slow_server) if status == 429 else None
         answers = []
-        began = time.monotonic()
-        asker = threading.Thread(target=lambda: answers.append(ask(slow_server, 3)))
+        asker = threading.Thread(target=lambda: answers.append(ask(one)))
         asker.start()
         wait_until(lambda: [line for line in slow_server.attempts(before)
                             if line.startswith(f"{status} 0 ")])
@@ -75,5 +75,5 @@ def test_retry(slow_server, status):
         if thread:
             thread.join()
     assert answers[0].usage.completion_tokens == 2
-    assert time.monotonic() - refused >= 1.5 or status == 503 and refused - began >= 1
+    assert time.monotonic() - refused >= 1.5    # Retry-After is 2, the SDK's own wait 0.5
     assert any(line.startswith("200 1 ") for line in slow_server.attempts(before))
