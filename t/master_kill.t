@@ -11,8 +11,10 @@ $server->signal('KILL');
 ok(wait_until(1, sub { !$server->engine_pid }), 'the engine is gone within a second');
 is(scalar(grep { $_->{title} !~ /^nginx: worker process/ } $server->processes), 0,
    'only workers are left');
+my $began = time();
 my $result = collect($held);
 ok($result->{error} && $result->{done}, 'the open stream ends with an error event');
+cmp_ok(time() - $began, '<', 5, 'and does not wait for another engine');
 $held->close;
 is(completion($server, long_body(3))->{status}, 503, 'requests get 503');
 is($server->health, 503, '/health is 503');
