@@ -710,7 +710,8 @@ ngx_uint_t
 ngx_http_moe_channel_over(ngx_http_moe_channel_t *ch)
 {
     return ch->model->engine->shared->phase == NGX_HTTP_MOE_ENGINE_QUITTING
-           || (ch->known && ch->state.code == MOE_STATE_FAILED);
+           || (ch->known && ch->state.code == MOE_STATE_FAILED)
+           || (ngx_process == NGX_PROCESS_WORKER && getppid() != ngx_parent);
 }
 
 

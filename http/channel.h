@@ -79,7 +79,8 @@ ngx_int_t ngx_http_moe_call_start(ngx_http_moe_channel_t *ch,
 ngx_int_t ngx_http_moe_call_resume(ngx_http_moe_channel_t *ch,
     ngx_http_moe_call_t *call, ngx_msec_t *hold);
 
-/* Whether no engine will serve any more: it shuts down, or has no model. */
+/* Whether no engine will serve any more: it shuts down, has no model, or the
+ * master that would start it is dead. */
 
 ngx_uint_t ngx_http_moe_channel_over(ngx_http_moe_channel_t *ch);
 
