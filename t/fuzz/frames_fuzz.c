@@ -1,5 +1,5 @@
 /* The channel's frames: any bytes are a stream of frames, and any payload is tried as every message.
- * A request that decodes is the same after another round. */
+ * A request that decodes is the same after another round, and can be resumed. */
 
 #include "engine/channel/message.h"
 #include "t/fuzz/fuzz.h"
@@ -57,6 +57,12 @@ static void decode_request(const void *payload, size_t size)
                                &error);
     fuzz_check(again != NULL && moe_request_encode(&second, 7, again, &error) == 0);
     fuzz_check(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
+    free(again);
+    fuzz_check(moe_request_resume(&first, (const uint8_t *) "\1\0\0\0\2\0\0\0", 2, &error) == 0);
+    again = moe_request_decode(first.data + MOE_FRAME_HEADER, first.size - MOE_FRAME_HEADER,
+                               &error);
+    fuzz_check(again != NULL && again->n_resume_ids == request->n_resume_ids + 2);
+    fuzz_check(again->resume_ids[request->n_resume_ids + 1] == 2);
     free(request);
     free(again);
     moe_buffer_free(&first);

@@ -6,6 +6,7 @@
 #ifndef MOE_FUZZ_H
 #define MOE_FUZZ_H
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -57,16 +58,33 @@ static inline fuzz_input_t fuzz_part(fuzz_input_t *input)
 }
 
 
+static char fuzz_path[64];
+
+
+static inline void fuzz_leave(void)
+{
+    DIR *directory = opendir(fuzz_path);
+    struct dirent *entry;
+
+    while (directory != NULL && (entry = readdir(directory)) != NULL) {
+        unlinkat(dirfd(directory), entry->d_name, 0);
+    }
+    if (directory != NULL) {
+        closedir(directory);
+    }
+    rmdir(fuzz_path);
+}
+
+
 /* A directory in memory for this process; the functions under test read files. */
 static inline const char *fuzz_directory(void)
 {
-    static char directory[64];
-
-    if (directory[0] == '\0') {
-        snprintf(directory, sizeof(directory), "/dev/shm/moe-fuzz-XXXXXX");
-        fuzz_check(mkdtemp(directory) != NULL);
+    if (fuzz_path[0] == '\0') {
+        snprintf(fuzz_path, sizeof(fuzz_path), "/dev/shm/moe-fuzz-XXXXXX");
+        fuzz_check(mkdtemp(fuzz_path) != NULL);
+        atexit(fuzz_leave);
     }
-    return directory;
+    return fuzz_path;
 }
 
 
