@@ -36,6 +36,8 @@ my @cases = (
     ['server', 'location /x { moe_pass demo; moe_timeout first=x; }', qr/first=x/],
     ['server', 'location /x { moe_pass demo; moe_timeout last=5s; }', qr/last=5s/],
     ['server', 'location /x { moe_pass demo; moe_ping x; }', qr/moe_ping|"x"/],
+    ['server', 'location /x { moe_pass demo; moe_resume x; }', qr/"moe_resume"/],
+    ['server', 'location /x { moe_pass demo; moe_resume 1001; }', qr/1000/],
     ['server', 'location /x { moe_status on; }', qr/moe_status/],
     ['main', 'moe_engine_path /bin/true;', qr/moe_engine_path.*not allowed/],
 );
@@ -64,6 +66,7 @@ END
 moe_max_tokens 100;
 moe_timeout first=30s total=5m;
 moe_ping 5s;
+moe_resume 2;
 REST
 is(completion($full, { prompt => 'a', max_tokens => 2, model => $_ })->{status}, 200, "model $_")
     for qw(demo gpt-4o-mini nginx-helper);

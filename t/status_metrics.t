@@ -23,8 +23,8 @@ is_deeply(\@stray, [], 'metrics: every sample has a type');
 for my $name (qw(num_requests_running num_requests_waiting kv_cache_usage_perc engine_up)) {
     is($type{"moe_$name"}, 'gauge', "moe_$name");
 }
-for my $name (qw(engine_restarts_total prompt_tokens_total generation_tokens_total
-                 num_preemptions_total request_success_total)) {
+for my $name (qw(engine_restarts_total requests_resumed_total prompt_tokens_total
+                 generation_tokens_total num_preemptions_total request_success_total)) {
     is($type{"moe_$name"}, 'counter', "moe_$name");
 }
 my @histograms = map { "moe_$_" } qw(time_to_first_token_seconds inter_token_latency_seconds
