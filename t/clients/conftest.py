@@ -24,7 +24,7 @@ def server():
 
 @pytest.fixture(scope="session")
 def slow_server():
-    """One sequence at a time, one more may wait, two seconds long."""
-    one = Server(f"batch_sequences 1; queue 1; queue_timeout {int(2000 * SLOW)}ms;", slow=True)
+    """One sequence at a time, one more may wait, three seconds long."""
+    one = Server(f"batch_sequences 1; queue 1; queue_timeout {int(3000 * SLOW)}ms;", slow=True)
     yield one
     one.stop()

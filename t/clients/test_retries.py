@@ -19,7 +19,10 @@ def busy(slow_server):
 
 
 def client(server, retries):
-    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=retries)
+    """A client that has loaded what it loads lazily, which may take longer than the queue waits."""
+    one = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=retries)
+    assert one.models.list() and one.completions
+    return one
 
 
 def ask(one, **fields):
