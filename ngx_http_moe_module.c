@@ -33,7 +33,6 @@ static char *ngx_http_moe_engine_path(ngx_conf_t *cf, ngx_command_t *cmd,
 static char *ngx_http_moe_engine_user(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_moe_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
-static char *ngx_http_moe_max_tokens(ngx_conf_t *cf, void *post, void *data);
 static char *ngx_http_moe_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_moe_status(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -50,8 +49,8 @@ static ngx_conf_num_bounds_t  ngx_http_moe_resume_bounds = {
 };
 
 
-static ngx_conf_post_t  ngx_http_moe_max_tokens_post = {
-    ngx_http_moe_max_tokens
+static ngx_conf_num_bounds_t  ngx_http_moe_max_tokens_bounds = {
+    ngx_conf_check_num_bounds, 0, NGX_MAX_INT32_VALUE
 };
 
 
@@ -97,7 +96,7 @@ static ngx_command_t  ngx_http_moe_commands[] = {
       ngx_conf_set_num_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_moe_loc_conf_t, max_tokens),
-      &ngx_http_moe_max_tokens_post },
+      &ngx_http_moe_max_tokens_bounds },
 
     { ngx_string("moe_timeout"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE12,
@@ -504,19 +503,6 @@ ngx_http_moe_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
 #endif
-
-    return NGX_CONF_OK;
-}
-
-
-static char *
-ngx_http_moe_max_tokens(ngx_conf_t *cf, void *post, void *data)
-{
-    ngx_int_t  *np = data;
-
-    if (*np < 1 || *np > NGX_MAX_INT32_VALUE) {
-        return "must be a number of tokens from 1 to 2147483647";
-    }
 
     return NGX_CONF_OK;
 }

@@ -2,7 +2,8 @@
 # Builds ngx_http_moe and runs it.
 #
 #   ./run.sh [MODEL]      serve MODEL (a directory in Hugging Face format; default: the demo model)
-#                         on http://127.0.0.1:8080; PORT, THREADS and CONTEXT change the obvious
+#                         on http://127.0.0.1:8080; PORT, THREADS and CONTEXT in the
+#                         environment change the port, the engine's threads and its context
 #   ./run.sh test         build and run all tests
 #   ./run.sh bench        build and measure
 #   ./run.sh build        build only
@@ -120,6 +121,8 @@ serve() {
     demo_model=$PWD/conf/models/nginx-directives-moe
     model=$(realpath -- "${1:-$demo_model}") || exit 1
     [ -f "$model/config.json" ] || fail "$model: no config.json there, not a model directory"
+    curl -s -m 2 -o /dev/null "http://127.0.0.1:$port/" &&
+        fail "port $port is taken: choose another one, as in PORT=9000 ./run.sh"
     run=build/run/$port
     mkdir -p "$run"
     configure
@@ -157,7 +160,7 @@ build)
     build
     ;;
 -*)
-    sed -n '2,10s/^# \{0,1\}//p' "$0"
+    sed -n '2,11s/^# \{0,1\}//p' "$0"
     ;;
 *)
     install $build_packages

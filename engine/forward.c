@@ -345,12 +345,6 @@ uint32_t moe_forward_blocks(const moe_forward_t *f)
 }
 
 
-uint64_t moe_forward_block_bytes(const moe_forward_t *f)
-{
-    return moe_forward_cache_bytes(f->model);
-}
-
-
 const char *moe_forward_isa(const moe_forward_t *f)
 {
     return f->ops->isa(f->device);

@@ -46,7 +46,6 @@ moe_pool_t *moe_forward_pool(const moe_forward_t *forward);
 uint64_t moe_forward_cache_bytes(const moe_model_t *model);
 
 uint32_t moe_forward_blocks(const moe_forward_t *forward);          /* number of cache blocks */
-uint64_t moe_forward_block_bytes(const moe_forward_t *forward);
 const char *moe_forward_isa(const moe_forward_t *forward);          /* "avx512", "avx2", "c" */
 uint64_t moe_forward_weight_bytes(const moe_forward_t *forward);    /* packed weights */
 

@@ -17,11 +17,17 @@ static const moe_command_t *const commands[] = {
 };
 
 
+static void print_command(FILE *out, const moe_command_t *command)
+{
+    fprintf(out, "  moe-engine %s %s\n      %s\n", command->name, command->usage, command->help);
+}
+
+
 static void print_help(FILE *out)
 {
     fprintf(out, "moe-engine " MOE_VERSION ": inference engine for Mixture-of-Experts models\n\n");
     for (const moe_command_t *const *c = commands; *c; c++) {
-        fprintf(out, "  moe-engine %s %s\n      %s\n", (*c)->name, (*c)->usage, (*c)->help);
+        print_command(out, *c);
     }
 }
 
@@ -38,6 +44,10 @@ int main(int argc, char **argv)
     }
     for (const moe_command_t *const *c = commands; *c; c++) {
         if (strcmp(argv[1], (*c)->name) == 0) {
+            if (argc == 3 && strcmp(argv[2], "--help") == 0) {
+                print_command(stdout, *c);
+                return 0;
+            }
             return (*c)->run(argc - 1, argv + 1);
         }
     }

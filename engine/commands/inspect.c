@@ -194,13 +194,13 @@ static int inspect(int argc, char **argv)
         if (strcmp(argv[i], "--tensors") == 0) {
             tensors = 1;
         } else if (argv[i][0] == '-' || directory != NULL) {
-            return moe_command_usage(&moe_command_inspect, "wrong arguments");
+            return moe_command_wrong(&moe_command_inspect, argv[i]);
         } else {
             directory = argv[i];
         }
     }
     if (directory == NULL) {
-        return moe_command_usage(&moe_command_inspect, "no model directory given");
+        return moe_command_usage(&moe_command_inspect, "a model directory is needed");
     }
     moe_mapping_handle_sigbus();
     model = moe_model_open(directory, &error);

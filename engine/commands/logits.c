@@ -36,10 +36,10 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         } else if (value && strcmp(argv[i], "--threads") == 0) {
             bad = moe_command_number(value, 1, 1024, &a->threads);
         } else {
-            return moe_command_usage(&moe_command_logits, "wrong arguments");
+            bad = -1;
         }
         if (bad) {
-            return moe_command_usage(&moe_command_logits, "wrong number");
+            return moe_command_wrong(&moe_command_logits, argv[i]);
         }
         i++;
     }

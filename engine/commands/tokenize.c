@@ -7,8 +7,6 @@
 #include "engine/core/json.h"
 #include "engine/text/detokenizer.h"
 
-#define USAGE "MODEL TEXT [--special] [--no-bos]"
-
 
 /* The text of one token by itself; parts of characters become U+FFFD. */
 static json_t *piece_text(const moe_tokenizer_t *tokenizer, uint32_t id, moe_error_t *error)
@@ -82,13 +80,6 @@ static int tokenize(const char *directory, const char *string, int special, unsi
 }
 
 
-static int run(int argc, char **argv);
-
-const moe_command_t moe_command_tokenize = {
-    "tokenize", USAGE, "prints the token ids of a text and their pieces as JSON", run
-};
-
-
 static int run(int argc, char **argv)
 {
     const char *arguments[2] = { NULL, NULL };
@@ -113,3 +104,11 @@ static int run(int argc, char **argv)
     return tokenize(arguments[0], arguments[1], special, flags, &error) == 0
            ? 0 : moe_command_fail(&error);
 }
+
+
+const moe_command_t moe_command_tokenize = {
+    .name = "tokenize",
+    .usage = "MODEL TEXT [--special] [--no-bos]",
+    .help = "print the token ids of a text and their pieces as JSON",
+    .run = run
+};

@@ -231,12 +231,6 @@ int64_t moe_tokenizer_find(const moe_tokenizer_t *tokenizer, const char *token, 
 }
 
 
-int moe_tokenizer_adds_bos(const moe_tokenizer_t *tokenizer)
-{
-    return tokenizer->prefix.count + tokenizer->suffix.count > 0;
-}
-
-
 int moe_tokenizer_strips_space(const moe_tokenizer_t *tokenizer)
 {
     return tokenizer->strips_space;

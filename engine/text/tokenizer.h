@@ -40,9 +40,6 @@ int moe_tokenizer_is_special(const moe_tokenizer_t *tokenizer, uint32_t id);
 /* Id of a token by its exact text (as written in tokenizer.json), or -1. */
 int64_t moe_tokenizer_find(const moe_tokenizer_t *tokenizer, const char *token, size_t size);
 
-/* 1 when an empty text with MOE_ENCODE_POST_PROCESS gives at least one id. */
-int moe_tokenizer_adds_bos(const moe_tokenizer_t *tokenizer);
-
 /* 1 when decoding takes one leading space off a text (SentencePiece). */
 int moe_tokenizer_strips_space(const moe_tokenizer_t *tokenizer);
 

@@ -215,7 +215,6 @@ static void names_and_pieces(void **state)
     assert_int_equal(moe_tokenizer_find(demo, "<|assistant|>", 13), 4);
     assert_int_equal(moe_tokenizer_find(demo, "\xc4\xa0i", 3), 263);
     assert_int_equal(moe_tokenizer_find(demo, "nonsense!", 9), -1);
-    assert_true(moe_tokenizer_adds_bos(demo));
     assert_true(moe_tokenizer_is_special(demo, 5));
     assert_false(moe_tokenizer_is_special(demo, 6));
     assert_false(moe_tokenizer_is_special(demo, 4000000000u));
