@@ -29,6 +29,7 @@
 static ngx_int_t ngx_http_moe_parse_root(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_parse_fields(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_parse_check(ngx_http_moe_parse_t *parse);
+static void ngx_http_moe_parse_settle(ngx_http_moe_parse_t *parse);
 static void ngx_http_moe_parse_max_tokens(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode_chat(ngx_http_moe_parse_t *parse);
@@ -203,6 +204,7 @@ ngx_http_moe_openai_parse(ngx_http_moe_job_t *job)
         && ngx_http_moe_parse_fields(&parse) == NGX_OK
         && ngx_http_moe_parse_check(&parse) == NGX_OK)
     {
+        ngx_http_moe_parse_settle(&parse);
         (void) ngx_http_moe_encode(&parse);
     }
 
@@ -328,6 +330,21 @@ ngx_http_moe_parse_check(ngx_http_moe_parse_t *parse)
                    "exclude each other");
     }
 
+    return NGX_OK;
+}
+
+
+/* What follows from several fields together. */
+
+static void
+ngx_http_moe_parse_settle(ngx_http_moe_parse_t *parse)
+{
+    moe_request_t       *request;
+    ngx_http_moe_job_t  *job;
+
+    job = parse->job;
+    request = &parse->request;
+
     if ((request->given & MOE_GIVEN_TOP_P) && request->top_p == 0) {
 
         /* the most probable token always stays */
@@ -373,8 +390,6 @@ ngx_http_moe_parse_check(ngx_http_moe_parse_t *parse)
     if (request->flags & MOE_REQUEST_CONTINUE_FINAL) {
         request->flags |= MOE_REQUEST_NO_GENERATION_PROMPT;
     }
-
-    return NGX_OK;
 }
 
 

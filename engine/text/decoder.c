@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/text/component.h"
 #include "engine/text/pretokenizer.h"
 #include "engine/text/utf8.h"
 
 #define STEPS_LIMIT 64u
-#define NESTING_LIMIT 8u
 #define PIECE_LIMIT ((size_t) 16 << 20)
 
 typedef struct step_s step_t;
@@ -270,29 +270,11 @@ static const struct {
 };
 
 
-static int read_component(moe_decoder_t *decoder, const json_t *json, unsigned depth,
-                          moe_error_t *error)
+static int read_component(void *owner, const char *type, const json_t *json, moe_error_t *error)
 {
-    size_t size, i;
-    const json_t *list, *item;
-    const char *type = moe_json_string(json, "type", &size, error);
+    moe_decoder_t *decoder = owner;
 
-    if (type == NULL) {
-        return -1;
-    }
-    if (strcmp(type, "Sequence") == 0) {
-        list = json_object_get(json, "decoders");
-        if (!json_is_array(list) || depth == NESTING_LIMIT) {
-            return moe_fail(error, MOE_BAD_MODEL, "Sequence without a list, or too deep");
-        }
-        json_array_foreach(list, i, item) {
-            if (read_component(decoder, item, depth + 1, error) != 0) {
-                return -1;
-            }
-        }
-        return 0;
-    }
-    for (i = 0; i < sizeof(components) / sizeof(components[0]); i++) {
+    for (size_t i = 0; i < sizeof(components) / sizeof(components[0]); i++) {
         if (strcmp(type, components[i].type) == 0) {
             return components[i].read(decoder, json, error) == 0
                    ? 0 : moe_fail_in(error, "%s", type);
@@ -313,7 +295,7 @@ moe_decoder_t *moe_decoder_create(const json_t *json, moe_error_t *error)
     /* without one Hugging Face joins tokens with blanks, which no model served wants */
     if (json == NULL || json_is_null(json)) {
         moe_fail(error, MOE_BAD_MODEL, "missing");
-    } else if (read_component(decoder, json, 0, error) == 0) {
+    } else if (moe_component_walk(json, "decoders", read_component, decoder, error) == 0) {
         return decoder;
     }
     moe_decoder_free(decoder);

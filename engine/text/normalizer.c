@@ -13,10 +13,10 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "engine/text/component.h"
 #include "engine/text/utf8.h"
 
 #define STEPS_LIMIT 64u
-#define NESTING_LIMIT 8u
 #define TEXT_LIMIT ((size_t) 1 << 30)
 #define DECOMPOSITION_LIMIT 32          /* characters one character decomposes to: 18 at most */
 
@@ -415,29 +415,11 @@ static const struct {
 };
 
 
-static int read_component(moe_normalizer_t *normalizer, const json_t *json, unsigned depth,
-                          moe_error_t *error)
+static int read_component(void *owner, const char *type, const json_t *json, moe_error_t *error)
 {
-    size_t size, i;
-    const json_t *list, *item;
-    const char *type = moe_json_string(json, "type", &size, error);
+    moe_normalizer_t *normalizer = owner;
 
-    if (type == NULL) {
-        return -1;
-    }
-    if (strcmp(type, "Sequence") == 0) {
-        list = json_object_get(json, "normalizers");
-        if (!json_is_array(list) || depth == NESTING_LIMIT) {
-            return moe_fail(error, MOE_BAD_MODEL, "Sequence without a list, or too deep");
-        }
-        json_array_foreach(list, i, item) {
-            if (read_component(normalizer, item, depth + 1, error) != 0) {
-                return -1;
-            }
-        }
-        return 0;
-    }
-    for (i = 0; i < sizeof(components) / sizeof(components[0]); i++) {
+    for (size_t i = 0; i < sizeof(components) / sizeof(components[0]); i++) {
         if (strcmp(type, components[i].type) != 0) {
             continue;
         }
@@ -459,7 +441,9 @@ moe_normalizer_t *moe_normalizer_create(const json_t *json, moe_error_t *error)
         moe_fail(error, MOE_LIMIT, "out of memory for a normalizer");
         return NULL;
     }
-    if (json != NULL && !json_is_null(json) && read_component(normalizer, json, 0, error) != 0) {
+    if (json != NULL && !json_is_null(json)
+        && moe_component_walk(json, "normalizers", read_component, normalizer, error) != 0)
+    {
         moe_normalizer_free(normalizer);
         return NULL;
     }

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/text/component.h"
 #include "engine/text/utf8.h"
 
 #define STEPS_LIMIT 64u
-#define NESTING_LIMIT 8u
 #define TEXT_LIMIT ((size_t) 1 << 30)
 
 static const char gpt2_regex[] =
@@ -462,29 +462,11 @@ static const struct {
 };
 
 
-static int read_component(moe_pretokenizer_t *pretokenizer, const json_t *json, unsigned depth,
-                          moe_error_t *error)
+static int read_component(void *owner, const char *type, const json_t *json, moe_error_t *error)
 {
-    size_t size, i;
-    const json_t *list, *item;
-    const char *type = moe_json_string(json, "type", &size, error);
+    moe_pretokenizer_t *pretokenizer = owner;
 
-    if (type == NULL) {
-        return -1;
-    }
-    if (strcmp(type, "Sequence") == 0) {
-        list = json_object_get(json, "pretokenizers");
-        if (!json_is_array(list) || depth == NESTING_LIMIT) {
-            return moe_fail(error, MOE_BAD_MODEL, "Sequence without a list, or too deep");
-        }
-        json_array_foreach(list, i, item) {
-            if (read_component(pretokenizer, item, depth + 1, error) != 0) {
-                return -1;
-            }
-        }
-        return 0;
-    }
-    for (i = 0; i < sizeof(components) / sizeof(components[0]); i++) {
+    for (size_t i = 0; i < sizeof(components) / sizeof(components[0]); i++) {
         if (strcmp(type, components[i].type) == 0) {
             return components[i].read(pretokenizer, json, error) == 0
                    ? 0 : moe_fail_in(error, "%s", type);
@@ -503,7 +485,7 @@ moe_pretokenizer_t *moe_pretokenizer_create(const json_t *json, moe_error_t *err
         return NULL;
     }
     if (json != NULL && !json_is_null(json)
-        && read_component(pretokenizer, json, 0, error) != 0)
+        && moe_component_walk(json, "pretokenizers", read_component, pretokenizer, error) != 0)
     {
         moe_pretokenizer_free(pretokenizer);
         return NULL;
