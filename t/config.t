@@ -79,10 +79,14 @@ location /own/ {
     moe_pass demo;
     moe_max_tokens 5;
 }
+location /off/ {
+    moe_pass demo;
+    moe_max_tokens 0;
+}
 END
 is(post($nested, $_->[0], { model => 'demo', %{long_body(9)} })->{json}{usage}{completion_tokens},
    $_->[1], "moe_max_tokens for $_->[0]")
-    for ['/v1/completions', 3], ['/own/v1/completions', 5];
+    for ['/v1/completions', 3], ['/own/v1/completions', 5], ['/off/v1/completions', 9];
 
 # moe_pass with a variable, and by the name in the body.
 my $other = server(http => "moe_model other $Moe::Server::MODEL { threads 1; context 256; }",
