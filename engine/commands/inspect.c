@@ -1,4 +1,4 @@
-/* moe-engine inspect: what a model directory holds. */
+/* moe-engine inspect: what a model directory holds, and whether it can be served. */
 
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +7,7 @@
 #include "engine/commands/commands.h"
 #include "engine/model/mapping.h"
 #include "engine/model/model.h"
+#include "engine/serve/loaded.h"
 
 #define LABEL "%-15s"
 
@@ -186,9 +187,10 @@ static void print_tensors(const moe_tensors_t *tensors)
 static int inspect(int argc, char **argv)
 {
     const char *directory = NULL;
+    moe_loaded_t loaded = { 0 };
     moe_model_t *model;
     moe_error_t error;
-    int tensors = 0;
+    int tensors = 0, rc;
 
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--tensors") == 0) {
@@ -215,14 +217,19 @@ static int inspect(int argc, char **argv)
     if (tensors) {
         print_tensors(model->tensors);
     }
-    moe_model_close(model);
-    return 0;
+    loaded.model = model;
+    rc = moe_loaded_open_texts(&loaded, directory, &error);
+    if (rc == 0) {
+        printf(LABEL "%u tokens\n", "tokenizer", moe_tokenizer_size(loaded.tokenizer));
+    }
+    moe_loaded_close(&loaded);
+    return rc == 0 ? 0 : moe_command_fail(&error);
 }
 
 
 const moe_command_t moe_command_inspect = {
     .name = "inspect",
     .usage = "MODEL [--tensors]",
-    .help = "print what a model directory holds",
+    .help = "print what a model directory holds and whether it can be served",
     .run = inspect
 };

@@ -15,7 +15,7 @@
 #define PROMPT_OUTPUTS 32u          /* rows of a step whose logits only prompt_logprobs wants */
 
 
-static int open_texts(moe_loaded_t *loaded, const char *directory, moe_error_t *error)
+int moe_loaded_open_texts(moe_loaded_t *loaded, const char *directory, moe_error_t *error)
 {
     const moe_model_t *model = loaded->model;
     size_t size;
@@ -138,7 +138,7 @@ int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
     if (loaded->model == NULL) {
         return -1;
     }
-    if (open_texts(loaded, options->model, error) != 0
+    if (moe_loaded_open_texts(loaded, options->model, error) != 0
         || open_forward(loaded, options, &forward, error) != 0
         || open_scheduler(loaded, options, &forward, error) != 0
         || open_samplers(loaded, error) != 0)
