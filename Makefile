@@ -9,7 +9,6 @@
 
 SHELL := /bin/bash
 BUILD ?= build
-CC ?= gcc
 OPTIMIZE ?= -O2 -g
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter \
 	-Wno-format-truncation -Wno-unknown-warning-option
@@ -22,7 +21,7 @@ INSTRUMENT := $(call instrument,$(SANITIZE))
 CFLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(WARN) -fno-math-errno -ffp-contract=off -pthread -I. \
 	$(INSTRUMENT) $(EXTRA_CFLAGS)
 LDLIBS := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm -pthread
-VERSION := 0.1.0
+VERSION := $(shell sed -n 's/.*NGX_HTTP_MOE_VERSION *"\(.*\)"/\1/p' ngx_http_moe_module.h)
 
 PREFIX ?= /usr/local
 MODULES_DIR ?= $(PREFIX)/lib/nginx/modules

@@ -220,17 +220,6 @@ int moe_tokenizer_is_special(const moe_tokenizer_t *tokenizer, uint32_t id)
 }
 
 
-int64_t moe_tokenizer_find(const moe_tokenizer_t *tokenizer, const char *token, size_t size)
-{
-    uint32_t id = moe_vocab_find(&tokenizer->added, token, size);
-
-    if (id == MOE_NO_TOKEN) {
-        id = moe_vocab_find(moe_bpe_vocab(tokenizer->bpe), token, size);
-    }
-    return id == MOE_NO_TOKEN ? -1 : (int64_t) id;
-}
-
-
 int moe_tokenizer_strips_space(const moe_tokenizer_t *tokenizer)
 {
     return tokenizer->strips_space;

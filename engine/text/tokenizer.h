@@ -37,9 +37,6 @@ const char *moe_tokenizer_piece(const moe_tokenizer_t *tokenizer, uint32_t id, s
 /* 1 for added tokens flagged special. */
 int moe_tokenizer_is_special(const moe_tokenizer_t *tokenizer, uint32_t id);
 
-/* Id of a token by its exact text (as written in tokenizer.json), or -1. */
-int64_t moe_tokenizer_find(const moe_tokenizer_t *tokenizer, const char *token, size_t size);
-
 /* 1 when decoding takes one leading space off a text (SentencePiece). */
 int moe_tokenizer_strips_space(const moe_tokenizer_t *tokenizer);
 

@@ -212,9 +212,12 @@ static void names_and_pieces(void **state)
     const char *piece;
 
     assert_int_equal(moe_tokenizer_size(demo), 2048);
-    assert_int_equal(moe_tokenizer_find(demo, "<|assistant|>", 13), 4);
-    assert_int_equal(moe_tokenizer_find(demo, "\xc4\xa0i", 3), 263);
-    assert_int_equal(moe_tokenizer_find(demo, "nonsense!", 9), -1);
+    piece = moe_tokenizer_piece(demo, 4, &size);
+    assert_int_equal(size, 13);
+    assert_memory_equal(piece, "<|assistant|>", 13);
+    piece = moe_tokenizer_piece(demo, 263, &size);
+    assert_int_equal(size, 2);
+    assert_memory_equal(piece, " i", 2);
     assert_true(moe_tokenizer_is_special(demo, 5));
     assert_false(moe_tokenizer_is_special(demo, 6));
     assert_false(moe_tokenizer_is_special(demo, 4000000000u));
