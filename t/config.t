@@ -1,6 +1,7 @@
 # Faults in the configuration are found by nginx -t, with file and line.
 
 use lib 't/lib';
+use File::Temp qw(tempdir);
 use Moe::Test;
 
 my $server = server(start => 0);
@@ -53,8 +54,13 @@ for my $case (@cases) {
     $broken->expect(qr/\[emerg\]/);
 }
 
-# Everything that is documented is accepted.
-my $full = server(http => 'moe_engine_user nobody;', model_block => <<'END', location => <<'REST');
+# Everything that is documented is accepted.  The engine's user must be able to reach the engine and
+# the model, wherever the project lies.
+my $public = tempdir('moe-test-XXXXXX', TMPDIR => 1, CLEANUP => 1);
+chmod 0755, $public;
+system('cp', '-r', "$Moe::Server::BUILD/moe-engine", $Moe::Server::MODEL, $public) == 0 or die "cp failed\n";
+my $full = server(engine => "$public/moe-engine", model => "$public/nginx-directives-moe",
+    http => 'moe_engine_user nobody;', model_block => <<'END', location => <<'REST');
 kv_cache 64m;
 batch_tokens 256;
 batch_sequences 16;

@@ -56,7 +56,7 @@ http {
     uwsgi_temp_path %PREFIX%/uwsgi;
     scgi_temp_path %PREFIX%/scgi;
     access_log %PREFIX%/access.log;
-    moe_engine_path %BUILD%/moe-engine;
+    moe_engine_path %ENGINE%;
     moe_model demo %MODEL% {
         device cpu;
         threads %THREADS%;
@@ -129,8 +129,8 @@ sub wait_until {
 }
 
 
-# Arguments replace the placeholders of the template: model, model_block, context, threads, http,
-# server, location, listen, main, workers, daemon; `template` replaces it whole.  slow => 1 gives an
+# Arguments replace the placeholders of the template: engine, model, model_block, context, threads,
+# http, server, location, listen, main, workers, daemon; `template` replaces it whole.  slow => 1 gives an
 # engine of portable C, some tens of tokens per second, for requests that are to last.
 sub new {
     my ($class, %args) = @_;
@@ -141,7 +141,7 @@ sub new {
         port => free_port(),
         narrow_port => free_port(),
         expected => [],
-        model => $MODEL, threads => $ENV{TEST_THREADS} || 1, context => 2048, workers => 2, daemon => 'off',
+        engine => "$BUILD/moe-engine", model => $MODEL, threads => $ENV{TEST_THREADS} || 1, context => 2048, workers => 2, daemon => 'off',
         map({ $_ => '' } qw(model_block http server location listen main)),
         template => $TEMPLATE,
         %args,
