@@ -58,7 +58,8 @@ for my $case (@cases) {
 # the model, wherever the project lies.
 my $public = tempdir('moe-test-XXXXXX', TMPDIR => 1, CLEANUP => 1);
 chmod 0755, $public;
-system('cp', '-r', "$Moe::Server::BUILD/moe-engine", $Moe::Server::MODEL, $public) == 0 or die "cp failed\n";
+system('cp', '-r', "$Moe::Server::BUILD/moe-engine", $Moe::Server::MODEL, $public) == 0
+    or die "cp failed\n";
 my $full = server(engine => "$public/moe-engine", model => "$public/nginx-directives-moe",
     http => 'moe_engine_user nobody;', model_block => <<'END', location => <<'REST');
 kv_cache 64m;
