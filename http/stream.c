@@ -406,20 +406,23 @@ ngx_http_moe_stream_output(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
         }
     }
 
-    if (ngx_http_moe_stream_chain(r, ctx, &out) != NGX_OK) {
-        ngx_http_moe_stream_end(r, ctx, NGX_ERROR);
-        return;
-    }
+    do {
+        if (ngx_http_moe_stream_chain(r, ctx, &out) != NGX_OK) {
+            ngx_http_moe_stream_end(r, ctx, NGX_ERROR);
+            return;
+        }
 
-    rc = ngx_http_output_filter(r, out);
+        rc = ngx_http_output_filter(r, out);
 
-    ngx_chain_update_chains(r->pool, &ctx->free, &ctx->busy, &out,
-                            (ngx_buf_tag_t) &ngx_http_moe_module);
+        ngx_chain_update_chains(r->pool, &ctx->free, &ctx->busy, &out,
+                                (ngx_buf_tag_t) &ngx_http_moe_module);
 
-    if (rc == NGX_ERROR || ctx->ended) {
-        ngx_http_moe_stream_end(r, ctx, rc);
-        return;
-    }
+        if (rc == NGX_ERROR || ctx->ended) {
+            ngx_http_moe_stream_end(r, ctx, rc);
+            return;
+        }
+
+    } while (ctx->busy == NULL && ctx->out.buffer.size);
 
     if (ctx->busy == NULL) {
         ngx_http_moe_stream_credit(ctx);
@@ -450,11 +453,14 @@ ngx_http_moe_stream_header(ngx_http_request_t *r)
 }
 
 
+/* What comes while the client has not taken what came before is collected into
+ * full buffers: one for each step would hold a page for every token. */
+
 static ngx_int_t
 ngx_http_moe_stream_chain(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx,
     ngx_chain_t **out)
 {
-    size_t         size, done;
+    size_t         size, left, done;
     ngx_buf_t     *b;
     ngx_chain_t   *cl, **last;
 
@@ -462,6 +468,12 @@ ngx_http_moe_stream_chain(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx,
     last = out;
 
     for (done = 0; done < ctx->out.buffer.size; done += size) {
+
+        left = ctx->out.buffer.size - done;
+
+        if (left < NGX_HTTP_MOE_BUFFER && ctx->busy && !ctx->ended) {
+            break;
+        }
 
         cl = ngx_chain_get_free_buf(r->pool, &ctx->free);
         if (cl == NULL) {
@@ -479,7 +491,7 @@ ngx_http_moe_stream_chain(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx,
             b->end = b->start + NGX_HTTP_MOE_BUFFER;
         }
 
-        size = ngx_min(ctx->out.buffer.size - done, NGX_HTTP_MOE_BUFFER);
+        size = ngx_min(left, NGX_HTTP_MOE_BUFFER);
 
         b->pos = b->start;
         b->last = ngx_cpymem(b->pos, ctx->out.buffer.data + done, size);
@@ -506,7 +518,7 @@ ngx_http_moe_stream_chain(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx,
         }
     }
 
-    ngx_http_moe_text_clear(&ctx->out);
+    moe_buffer_consume(&ctx->out.buffer, done);
 
     return NGX_OK;
 }

@@ -45,14 +45,15 @@ for my $client (@stalled[0, 1]) {
 $stalled[2]->close;
 ok(idle($server), 'idle');
 
-# Many stalled streams do not make the processes grow.
+# Many stalled streams do not make the processes grow: what a client has not taken waits in full
+# buffers, not in one for each token.
 my @pids = ($server->worker_pids, $server->engine_pid);
 my @pages = map { resident_pages($_) } @pids;
 my @crowd = map { hold($server, $body) } 1 .. 16;
 sleep(1);
 for my $i (0 .. $#pids) {
-    cmp_ok((resident_pages($pids[$i]) - $pages[$i]) * 4 / 1024, '<', 48,
-           "process $i: megabytes more");
+    cmp_ok((resident_pages($pids[$i]) - $pages[$i]) * 4 / 1024, '<',
+           $i < $#pids ? 3 : 48, "process $i: megabytes more");
 }
 $_->close for @crowd;
 ok(idle($server), 'idle again');
