@@ -4,6 +4,7 @@
 # make tsan       tests of what runs in threads, with TSan in the engine
 # make fuzz       every fuzz target for FUZZ_SECONDS (needs clang)
 # make clients    conformance with other people's clients (t/clients; fetches them from PyPI)
+# make nightly    long tests: endurance, kills, reloads, connections (t/nightly; half an hour)
 # make bench      measurements (t/bench)
 # make install    DESTDIR and PREFIX as usual
 
@@ -30,8 +31,8 @@ NGINX ?= /usr/sbin/nginx
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
-.PHONY: all engine module test unit golden server clients sanitize tsan fuzz fuzz-targets bench lint \
-	format install clean
+.PHONY: all engine module test unit golden server clients sanitize tsan fuzz fuzz-targets nightly \
+	bench lint format install clean
 
 ENGINE_SOURCES := $(sort $(shell find engine kernels -name '*.c' 2>/dev/null))
 ENGINE_OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o)
@@ -156,6 +157,9 @@ $(BUILD)/target/openai: $(FUZZ_PARSER)
 $(BUILD)/t/fuzz/openai_fuzz.o $(FUZZ_PARSER): CFLAGS += \
 	$(addprefix -isystem $(NGINX_SOURCE)/src/,core event event/modules os/unix http http/modules http/v2) \
 	-isystem $(NGINX_OBJECTS)
+
+nightly: all
+	@for t in $(sort $(wildcard t/nightly/*.pl)); do echo "== $$t"; perl -It/lib $$t || exit 1; done
 
 bench: all
 	@for b in $(sort $(wildcard t/bench/*.pl)); do echo "== $$b"; perl -It/lib $$b || exit 1; done

@@ -46,7 +46,7 @@ worker_processes %WORKERS%;
 %MAIN%
 
 events {
-    worker_connections 1024;
+    worker_connections %CONNECTIONS%;
 }
 
 http {
@@ -130,8 +130,9 @@ sub wait_until {
 
 
 # Arguments replace the placeholders of the template: engine, model, model_block, context, threads,
-# http, server, location, listen, main, workers, daemon; `template` replaces it whole.  slow => 1 gives an
-# engine of portable C, some tens of tokens per second, for requests that are to last.
+# http, server, location, listen, main, workers, connections, daemon; `template` replaces it whole.
+# slow => 1 gives an engine of portable C, some tens of tokens per second, for requests that are to
+# last.
 sub new {
     my ($class, %args) = @_;
     my $prefix = tempdir('moe-test-XXXXXX', TMPDIR => 1);
@@ -141,7 +142,8 @@ sub new {
         port => free_port(),
         narrow_port => free_port(),
         expected => [],
-        engine => "$BUILD/moe-engine", model => $MODEL, threads => $ENV{TEST_THREADS} || 1, context => 2048, workers => 2, daemon => 'off',
+        engine => "$BUILD/moe-engine", model => $MODEL, threads => $ENV{TEST_THREADS} || 1,
+        context => 2048, workers => 2, connections => 1024, daemon => 'off',
         map({ $_ => '' } qw(model_block http server location listen main)),
         template => $TEMPLATE,
         %args,
