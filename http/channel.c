@@ -465,6 +465,8 @@ ngx_http_moe_channel_state(ngx_http_moe_channel_t *ch, u_char *payload,
         ch->served = 1;
     }
 
+    ch->model->engine->shared->failed = (ch->state.code == MOE_STATE_FAILED);
+
     ngx_http_moe_channel_release(ch);
 
     return NGX_OK;
@@ -592,8 +594,8 @@ ngx_http_moe_channel_holds(ngx_http_moe_channel_t *ch)
 
     shared = ch->model->engine->shared;
 
-    if (shared->phase != NGX_HTTP_MOE_ENGINE_WAITING
-        && shared->phase != NGX_HTTP_MOE_ENGINE_RUNNING)
+    if (shared->phase == NGX_HTTP_MOE_ENGINE_BACKOFF
+        || shared->phase == NGX_HTTP_MOE_ENGINE_QUITTING)
     {
         return 0;
     }

@@ -52,8 +52,10 @@ static void ngx_http_moe_engine_free(ngx_http_moe_engine_t *engine,
 static ngx_process_t *ngx_http_moe_engine_slot(ngx_http_moe_engine_t *engine);
 static ngx_int_t ngx_http_moe_engine_start(ngx_cycle_t *cycle,
     ngx_http_moe_engine_t *engine);
+static void ngx_http_moe_engine_announce(ngx_cycle_t *cycle);
 static ngx_int_t ngx_http_moe_engine_defer(ngx_cycle_t *cycle,
     ngx_http_moe_engine_t *engine);
+static ngx_uint_t ngx_http_moe_engine_replaces(ngx_http_moe_engine_t *engine);
 static void ngx_http_moe_engines_retire(ngx_cycle_t *cycle);
 
 
@@ -191,6 +193,7 @@ ngx_http_moe_engine_find(ngx_str_t *key)
         engine = ngx_queue_data(q, ngx_http_moe_engine_t, queue);
 
         if (!engine->retired
+            && !engine->shared->failed
             && engine->key.len == key->len
             && ngx_memcmp(engine->key.data, key->data, key->len) == 0)
         {
@@ -204,7 +207,8 @@ ngx_http_moe_engine_find(ngx_str_t *key)
 
 /*
  * A running engine is kept when block, executable, users and the model's
- * files are what they were when it was started.
+ * files are what they were when it was started.  One that could not load its
+ * model is not: what was repaired may be none of these.
  */
 
 static ngx_int_t
@@ -575,15 +579,58 @@ ngx_http_moe_engine_start(ngx_cycle_t *cycle, ngx_http_moe_engine_t *engine)
     }
 
     if (ngx_process == NGX_PROCESS_MASTER) {
-        return (ngx_spawn_process(cycle, ngx_http_moe_supervisor, engine,
-                                  engine->name, NGX_PROCESS_JUST_RESPAWN)
-                == NGX_INVALID_PID)
-               ? NGX_ERROR : NGX_OK;
+
+        engine->shared->replaces = ngx_http_moe_engine_replaces(engine);
+
+        if (ngx_spawn_process(cycle, ngx_http_moe_supervisor, engine,
+                              engine->name, NGX_PROCESS_JUST_RESPAWN)
+            == NGX_INVALID_PID)
+        {
+            return NGX_ERROR;
+        }
+
+        ngx_http_moe_engine_announce(cycle);
+
+        return NGX_OK;
     }
 
     /* without a master init_process spawns */
 
     return ccf->master ? ngx_http_moe_engine_defer(cycle, engine) : NGX_OK;
+}
+
+
+/*
+ * The master tells all children to close the channel of one that has exited.
+ * A worker that was never given it would close whatever it has in its place,
+ * and in a slot that it has never heard of that is descriptor 0.
+ */
+
+static void
+ngx_http_moe_engine_announce(ngx_cycle_t *cycle)
+{
+    ngx_int_t      i;
+    ngx_channel_t  ch;
+
+    ngx_memzero(&ch, sizeof(ngx_channel_t));
+
+    ch.command = NGX_CMD_OPEN_CHANNEL;
+    ch.pid = ngx_processes[ngx_process_slot].pid;
+    ch.slot = ngx_process_slot;
+    ch.fd = ngx_processes[ngx_process_slot].channel[0];
+
+    for (i = 0; i < ngx_last_process; i++) {
+
+        if (i == ngx_process_slot
+            || ngx_processes[i].pid == -1
+            || ngx_processes[i].channel[0] == -1)
+        {
+            continue;
+        }
+
+        (void) ngx_write_channel(ngx_processes[i].channel[0], &ch,
+                                 sizeof(ngx_channel_t), cycle->log);
+    }
 }
 
 
@@ -630,6 +677,32 @@ ngx_http_moe_engine_defer(ngx_cycle_t *cycle, ngx_http_moe_engine_t *engine)
     ngx_reap = 1;
 
     return NGX_OK;
+}
+
+
+/* Whether another engine, dying or not, serves the same model until now. */
+
+static ngx_uint_t
+ngx_http_moe_engine_replaces(ngx_http_moe_engine_t *engine)
+{
+    ngx_queue_t            *q;
+    ngx_http_moe_engine_t  *other;
+
+    for (q = ngx_queue_head(&ngx_http_moe_engines);
+         q != &ngx_http_moe_engines;
+         q = ngx_queue_next(q))
+    {
+        other = ngx_queue_data(q, ngx_http_moe_engine_t, queue);
+
+        if (other != engine
+            && ngx_strcmp(other->name, engine->name) == 0
+            && ngx_http_moe_engine_slot(other))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

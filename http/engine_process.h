@@ -29,8 +29,8 @@ typedef enum {
 
 
 /* In memory shared by the master and its children; written by the
- * supervisor, which may be respawned, so the counts live here; `resumed` by
- * the workers. */
+ * supervisor, which may be respawned, so the counts live here; `resumed` and
+ * `failed` by the workers. */
 
 typedef struct {
     ngx_atomic_t                phase;
@@ -39,8 +39,9 @@ typedef struct {
     ngx_atomic_t                restarts;     /* starts after the first */
     ngx_atomic_t                crashes;      /* in a row, for the back-off */
     ngx_atomic_t                started;      /* time of the last start */
-    ngx_atomic_t                replaces;     /* has waited for another one */
+    ngx_atomic_t                replaces;     /* another one, until it crashes */
     ngx_atomic_t                resumed;      /* calls sent again */
+    ngx_atomic_t                failed;       /* it has said so */
 } ngx_http_moe_engine_shared_t;
 
 

@@ -122,4 +122,17 @@ $server->signal('HUP');
 ok(wait_until(15, sub { $server->health == 200 }), 'the good model after another');
 is(essence(completion($server, long_body(5))), $good, 'serves as before');
 
+# An engine that failed for something that its files do not show is not kept by a reload.
+my $directory = damaged_model($server, 'none', undef);
+$server->write_config(model => $directory);
+$server->reload;
+$server->wait_ready;
+rename $directory, "$directory.gone" or die "$directory: $!";
+$server->expect(qr/moe-engine|moe engine/);
+kill 'KILL', $server->engine_pid;
+ok(wait_until(10, sub { get($server, '/health')->{body} =~ /"failed"/ }), 'a model that is gone');
+rename "$directory.gone", $directory or die "$directory: $!";
+$server->signal('HUP');
+ok(wait_until(15, sub { $server->health == 200 }), 'the same model is back after a reload');
+
 finish();

@@ -80,4 +80,23 @@ is(get($server, '/v1/models')->{json}{data}[0]{max_model_len}, 1024, 'with the n
 is(essence(completion($server, long_body(10))), $short, 'and serves the same');
 is(scalar(grep { $_->{title} =~ m{^\S*moe-engine serve} } $server->processes), 1, 'one engine');
 
+# Models come and go while a worker of before has a stream: it closes nothing of its own.
+my ($holder) = $server->worker_pids;
+my @streams = map { hold($server, $body) } 1 .. 4;
+my $model = $Moe::Server::MODEL;
+my $models = join ' ', map { "moe_model $_ $model { context 128; }" } 'second', 'third';
+for my $http ($models, '') {
+    $server->write_config(http => $http);
+    $server->reload;
+    my $engines = $http ? 3 : 1;
+    ok(wait_until(10, sub {
+        grep({ $_->{title} =~ /moe-engine serve/ } $server->processes) == $engines;
+    }), "engines: $engines");
+}
+ok(readlink("/proc/$holder/fd/0"), 'the first descriptor of an old worker');
+for my $stream (@streams) {
+    ok(collect($stream)->{done}, 'a stream goes on');
+    $stream->close;
+}
+
 finish();
