@@ -84,7 +84,7 @@ $(NGINX_OBJECTS)/Makefile: config
 
 $(BUILD)/ngx_http_moe_module.so: $(NGINX_OBJECTS)/Makefile $(MODULE_SOURCES)
 	$(MAKE) -C $(NGINX_SOURCE) -f $(NGINX_OBJECTS)/Makefile modules
-	cp $(NGINX_OBJECTS)/ngx_http_moe_module.so $@
+	cp --remove-destination $(NGINX_OBJECTS)/ngx_http_moe_module.so $@
 
 $(BUILD)/unit/%: $(BUILD)/t/unit/%.o $(LIBRARY)
 	@mkdir -p $(@D)
