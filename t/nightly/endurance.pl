@@ -18,12 +18,13 @@ my ($seconds, $seed) = @ARGV;
 $seconds //= 600;
 $seed //= time % 1e6 | 0;
 diag("$seconds seconds, seed $seed");
-srand $seed;
 alarm 2 * $seconds + 600;
 
 my $server = server(model_block => 'batch_sequences 12; queue 14; kv_cache 64m;',
     location => 'moe_ping 500ms;', http => 'send_timeout 20s;');
 my @topics = qw(gzip listen root proxy_pass ssl_crl server_name keepalive_timeout sendfile);
+
+srand $seed;
 
 
 sub any {
@@ -225,13 +226,7 @@ my @unstable = grep { judge(read_whole(ask($catalogue[$_][0])), $catalogue[$_][1
 is("@unstable", '', 'solo runs are the same again');
 diag('before: ' . (memory_line($server))[1]);
 
-my $load = start_clients($server, CLIENTS, do {
-    my $seeded;
-    sub {
-        srand($seed * 100 + $_[0]) unless $seeded++;
-        return one_request(@catalogue);
-    }
-});
+my $load = start_clients($server, CLIENTS, sub { one_request(@catalogue) });
 my ($deeds, $killed) = operate(time + $seconds);
 my @results = stop_clients($load);
 

@@ -22,16 +22,19 @@ our @EXPORT = qw(start_clients stop_clients stream_essence resident_kilobytes cp
 my $json = JSON::PP->new->utf8->canonical;
 
 
-# Starts $count processes; each calls $one->($number) until it is told to stop.
+# Starts $count processes; each calls $one->() until it is told to stop, with random numbers of its
+# own that follow from those of the parent.
 sub start_clients {
     my ($server, $count, $one) = @_;
     my $load = { path => "$server->{prefix}/clients.log", pids => [] };
 
     unlink $load->{path};
-    for my $number (1 .. $count) {
+    for (1 .. $count) {
+        my $seed = int rand 2 ** 31;
         my $pid = fork() // die "fork: $!";
         if ($pid == 0) {
-            run_client($load->{path}, sub { $one->($number) });
+            srand $seed;
+            run_client($load->{path}, $one);
             POSIX::_exit(0);
         }
         push @{$load->{pids}}, $pid;
