@@ -138,11 +138,7 @@ ngx_http_moe_metrics_handler(ngx_http_request_t *r)
     ngx_http_moe_main_conf_t    *mcf;
     ngx_http_moe_metrics_ctx_t  *ctx;
 
-    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
-        return NGX_HTTP_NOT_ALLOWED;
-    }
-
-    rc = ngx_http_discard_request_body(r);
+    rc = ngx_http_moe_get_only(r);
 
     if (rc != NGX_OK) {
         return rc;

@@ -17,6 +17,17 @@ static ngx_uint_t ngx_http_moe_has_error_page(ngx_http_request_t *r,
 
 
 ngx_int_t
+ngx_http_moe_get_only(ngx_http_request_t *r)
+{
+    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
+        return NGX_HTTP_NOT_ALLOWED;
+    }
+
+    return ngx_http_discard_request_body(r);
+}
+
+
+ngx_int_t
 ngx_http_moe_reply(ngx_http_request_t *r, ngx_uint_t status, const char *type,
     ngx_http_moe_text_t *text)
 {

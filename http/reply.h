@@ -11,6 +11,11 @@
 #include "http/json_text.h"
 
 
+/* For pages without parameters: NGX_OK when the request is a GET or HEAD, its
+ * body discarded; otherwise what it is to be answered with. */
+
+ngx_int_t ngx_http_moe_get_only(ngx_http_request_t *r);
+
 /* Sends text (and frees it) as the whole reply.  Returns what the request is
  * to be finalized with. */
 

@@ -78,7 +78,7 @@ static void on_failed(void *client, uint64_t id, const moe_failure_t *failure)
     measurement_t *m = client;
 
     pthread_mutex_lock(&m->lock);
-    moe_fail(&m->error, failure->code, "%.*s", (int) failure->message.size, failure->message.data);
+    moe_session_failed(&m->error, failure);
     pthread_mutex_unlock(&m->lock);
 }
 

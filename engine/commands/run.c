@@ -56,8 +56,7 @@ static void on_failed(void *client, uint64_t id, const moe_failure_t *failure)
 {
     answer_t *answer = client;
 
-    moe_fail(&answer->error, failure->code, "%.*s", (int) failure->message.size,
-             failure->message.data);
+    moe_session_failed(&answer->error, failure);
 }
 
 

@@ -63,6 +63,12 @@ int moe_session_submit(moe_engine_t *engine, void *client, uint64_t id,
 }
 
 
+void moe_session_failed(moe_error_t *error, const moe_failure_t *failure)
+{
+    moe_fail(error, failure->code, "%.*s", (int) failure->message.size, failure->message.data);
+}
+
+
 void moe_session_ignore(void *context)
 {
 }
