@@ -58,6 +58,7 @@ is($log->{finish_reason}, 'cancelled', 'aborted: finish reason');
 
 # Outside a moe_pass location variables are empty.
 get($server, '/status');
-is($server->log_text('moe.log') =~ /uri=\/status model=(\S+)/ && $1, '-', 'elsewhere: no model');
+ok(wait_until(3, sub { $server->log_text('moe.log') =~ m{uri=/status model=- } }),
+   'elsewhere: no model');
 
 finish();
