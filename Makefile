@@ -95,10 +95,10 @@ $(BUILD)/golden/%: $(BUILD)/t/golden/%.o $(LIBRARY)
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 
 unit: $(UNIT_TESTS)
-	@for t in $(UNIT_TESTS); do echo "== $$t"; $$t || exit 1; done
+	@for t in $(UNIT_TESTS); do echo "== $$t"; timeout 300 $$t || exit 1; done
 
 golden: $(GOLDEN_TESTS)
-	@for t in $(GOLDEN_TESTS); do echo "== $$t"; $$t || exit 1; done
+	@for t in $(GOLDEN_TESTS); do echo "== $$t"; timeout 300 $$t || exit 1; done
 
 # Server tests: real nginx, real engine, the demo model.
 server: all
@@ -123,7 +123,7 @@ TSAN_UNIT := engine server scheduler threads
 TSAN_TESTS ?= completions stream
 tsan:
 	$(MAKE) SANITIZE=thread BUILD=$(TSAN_BUILD) all $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test)
-	@for t in $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test); do echo "== $$t"; setarch -R $$t || exit 1; done
+	@for t in $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test); do echo "== $$t"; timeout 600 setarch -R $$t || exit 1; done
 	BUILD=$(TSAN_BUILD) TEST_SLOW=4 TEST_THREADS=3 setarch -R prove -j2 $(TSAN_TESTS:%=t/%.t)
 
 # t/fuzz/NAME_fuzz.c is a target of libFuzzer, t/fuzz/corpus/NAME its seeds, t/fuzz/NAME.dict, where

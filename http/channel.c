@@ -421,6 +421,7 @@ ngx_http_moe_channel_frame(ngx_http_moe_channel_t *ch,
     case MOE_FRAME_STATE:
         return ngx_http_moe_channel_state(ch, payload, header->size);
 
+    case MOE_FRAME_ADMITTED:
     case MOE_FRAME_STARTED:
     case MOE_FRAME_TOKENS:
     case MOE_FRAME_DONE:

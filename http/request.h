@@ -85,6 +85,7 @@ typedef struct {
     ngx_http_moe_text_t           ids;
     ngx_http_moe_text_t           prompt_ids;
     ngx_http_moe_text_t           prompt_logprobs;
+    unsigned                      admitted:1;
     unsigned                      started:1;
     unsigned                      done:1;
     unsigned                      shown:1;      /* is in the reply */
@@ -101,6 +102,7 @@ struct ngx_http_moe_ctx_s {
     ngx_http_moe_choice_t        *choices;
     ngx_uint_t                    n;
     ngx_uint_t                    running;      /* choices not done */
+    ngx_uint_t                    admitted;     /* choices that the engine took */
 
     char                          id[NGX_HTTP_MOE_ID_LENGTH + 16];
     time_t                        created;

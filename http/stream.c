@@ -33,6 +33,8 @@
 
 
 static ngx_int_t ngx_http_moe_stream_resume(ngx_http_moe_choice_t *choice);
+static void ngx_http_moe_stream_admitted(ngx_http_moe_choice_t *choice,
+    u_char *payload, size_t size);
 static void ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice,
     u_char *payload, size_t size);
 static void ngx_http_moe_stream_prompt(ngx_http_moe_choice_t *choice,
@@ -95,6 +97,10 @@ ngx_http_moe_stream_frame(ngx_http_moe_call_t *call,
 
     switch (header->type) {
 
+    case MOE_FRAME_ADMITTED:
+        ngx_http_moe_stream_admitted(choice, payload, header->size);
+        break;
+
     case MOE_FRAME_STARTED:
         ngx_http_moe_stream_started(choice, payload, header->size);
         break;
@@ -155,6 +161,32 @@ ngx_http_moe_stream_resume(ngx_http_moe_choice_t *choice)
 
 
 static void
+ngx_http_moe_stream_admitted(ngx_http_moe_choice_t *choice, u_char *payload,
+    size_t size)
+{
+    moe_admitted_t       admitted;
+    ngx_http_moe_ctx_t  *ctx;
+
+    ctx = choice->ctx;
+
+    if ((choice->admitted && !choice->resumed)
+        || moe_admitted_decode(payload, size, &admitted) != 0)
+    {
+        ngx_http_moe_stream_broken(ctx);
+        return;
+    }
+
+    if (choice->admitted) {
+        return;
+    }
+
+    choice->admitted = 1;
+    ctx->admitted++;
+    ngx_http_moe_stream_prompt(choice, admitted.prompt_tokens, 0);
+}
+
+
+static void
 ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
     size_t size)
 {
@@ -163,7 +195,7 @@ ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
 
     ctx = choice->ctx;
 
-    if ((choice->started && !choice->resumed)
+    if (!choice->admitted || (choice->started && !choice->resumed)
         || moe_started_decode(payload, size, &started) != 0)
     {
         ngx_http_moe_stream_broken(ctx);
@@ -668,6 +700,7 @@ ngx_http_moe_stream_timer(ngx_event_t *ev)
         ngx_http_moe_stream_timeout(ctx, "the first token");
 
     } else if (ctx->job.stream && mlcf->ping && ctx->busy == NULL
+               && ctx->admitted == ctx->n
                && ngx_current_msec - ctx->last_output >= mlcf->ping)
     {
         ngx_http_moe_text_literal(&ctx->out, ": ping\n\n");

@@ -140,6 +140,30 @@ static int read_logprobs(moe_reader_t *reader, uint32_t *count, moe_reader_t *re
 }
 
 
+int moe_admitted_encode(moe_buffer_t *out, uint64_t id, const moe_admitted_t *admitted,
+                        moe_error_t *error)
+{
+    size_t start;
+
+    if (moe_frame_begin(out, MOE_FRAME_ADMITTED, id, &start, error)
+        || moe_write_u32(out, admitted->prompt_tokens, error))
+    {
+        return -1;
+    }
+    moe_frame_end(out, start);
+    return 0;
+}
+
+
+int moe_admitted_decode(const void *payload, size_t size, moe_admitted_t *admitted)
+{
+    moe_reader_t reader = reader_of(payload, size);
+
+    admitted->prompt_tokens = moe_read_u32(&reader);
+    return finish(&reader);
+}
+
+
 int moe_started_encode(moe_buffer_t *out, uint64_t id, const moe_started_t *started,
                        const uint32_t *prompt_ids, const moe_logprob_t *logprobs,
                        moe_error_t *error)

@@ -9,10 +9,11 @@
  *
  *     worker -> engine                       engine -> worker
  *     HELLO    secret, first frame           STATE    answer to HELLO, then a heartbeat
- *     REQUEST  moe_request_t                 STARTED  moe_started_t, once, with the first token
- *     CREDIT   tokens delivered              TOKENS   moe_tokens_t, one per step and sequence
- *     CANCEL   (nothing more is sent)        DONE     moe_done_t, the last of a request
- *     STATS    ask for moe_stats_t           ERROR    moe_failure_t, the last of a request
+ *     REQUEST  moe_request_t                 ADMITTED moe_admitted_t, once: it is valid and waits
+ *     CREDIT   tokens delivered              STARTED  moe_started_t, once, with the first token
+ *     CANCEL   (nothing more is sent)        TOKENS   moe_tokens_t, one per step and sequence
+ *     STATS    ask for moe_stats_t           DONE     moe_done_t, the last of a request
+ *                                            ERROR    moe_failure_t, the last of a request
  *                                            STATS    moe_stats_t
  *
  * Flow control: a sequence may be at most MOE_CHANNEL_CREDIT tokens ahead of the CREDIT frames its
@@ -28,7 +29,7 @@
 #include "engine/core/buffer.h"
 #include "engine/core/error.h"
 
-#define MOE_CHANNEL_VERSION 1u
+#define MOE_CHANNEL_VERSION 2u
 #define MOE_FRAME_HEADER 16u
 #define MOE_FRAME_LIMIT (128u << 20)        /* payload bytes: the largest request body and more */
 #define MOE_CHANNEL_CREDIT 256u             /* tokens */
@@ -42,6 +43,7 @@ typedef enum {
     MOE_FRAME_CANCEL,
     MOE_FRAME_STATS,
     MOE_FRAME_STATE = 64,
+    MOE_FRAME_ADMITTED,
     MOE_FRAME_STARTED,
     MOE_FRAME_TOKENS,
     MOE_FRAME_DONE,

@@ -17,6 +17,8 @@
 #define MOE_STOP_BYTES_LIMIT 1024u          /* of one stop string */
 #define MOE_TOP_LOGPROBS_LIMIT 20u
 #define MOE_ID_LIST_LIMIT 65536u            /* stop ids, biases, allowed ids: entries each */
+#define MOE_TENANT_LIMIT 64u                /* bytes */
+#define MOE_SALT_LIMIT 256u                 /* bytes */
 
 typedef enum {
     MOE_PROMPT_TEXT = 1,        /* prompt: UTF-8 text */
@@ -57,6 +59,8 @@ typedef struct {
     uint32_t given;
     moe_string_t prompt;
     moe_string_t template_arguments;    /* chat_template_kwargs and friends; may be empty */
+    moe_string_t tenant;                /* who shares fairly with others; may be empty */
+    moe_string_t salt;                  /* who shares cached prefixes; may be empty */
     const uint32_t *prompt_ids;
     uint32_t n_prompt_ids;
 
@@ -126,7 +130,13 @@ typedef struct {
 int moe_logprob_next(moe_reader_t *reader, moe_logprob_t *record);
 int moe_logprob_write(moe_buffer_t *out, const moe_logprob_t *record, moe_error_t *error);
 
-/* STARTED: the request was admitted and its first token is there. */
+/* ADMITTED: the request is valid and waits for its turn.  An error that is the client's fault comes
+ * before it or never. */
+typedef struct {
+    uint32_t prompt_tokens;
+} moe_admitted_t;
+
+/* STARTED: the first token is there. */
 typedef struct {
     uint32_t prompt_tokens;
     uint32_t cached_tokens;             /* of these, taken from the prefix cache */
@@ -218,6 +228,10 @@ typedef struct {
 } moe_stats_t;
 
 uint32_t moe_id_at(const uint8_t *ids, uint32_t index);
+
+int moe_admitted_encode(moe_buffer_t *out, uint64_t id, const moe_admitted_t *admitted,
+                        moe_error_t *error);
+int moe_admitted_decode(const void *payload, size_t size, moe_admitted_t *admitted);
 
 int moe_started_encode(moe_buffer_t *out, uint64_t id, const moe_started_t *started,
                        const uint32_t *prompt_ids, const moe_logprob_t *logprobs,

@@ -64,6 +64,7 @@ static int write_scalars(moe_buffer_t *out, const moe_request_t *r, moe_error_t 
 static int write_lists(moe_buffer_t *out, const moe_request_t *r, moe_error_t *error)
 {
     if (write_string(out, r->prompt, error) || write_string(out, r->template_arguments, error)
+        || write_string(out, r->tenant, error) || write_string(out, r->salt, error)
         || write_ids(out, r->prompt_ids, r->n_prompt_ids, error)
         || moe_write_u32(out, r->n_stops, error))
     {
@@ -203,6 +204,11 @@ static const char *read_layout(moe_reader_t *reader, moe_request_t *r, layout_t 
 
     r->prompt.data = moe_read_bytes(reader, &r->prompt.size);
     r->template_arguments.data = moe_read_bytes(reader, &r->template_arguments.size);
+    r->tenant.data = moe_read_bytes(reader, &r->tenant.size);
+    r->salt.data = moe_read_bytes(reader, &r->salt.size);
+    if (r->tenant.size > MOE_TENANT_LIMIT || r->salt.size > MOE_SALT_LIMIT) {
+        return "tenant or salt";
+    }
     layout->ids[0] = skip_elements(reader, 4, &layout->n_ids[0]);
 
     layout->n_stops = moe_read_count(reader, 4);
@@ -258,6 +264,12 @@ static int copy_biases(moe_logit_bias_t *biases, const layout_t *layout)
 }
 
 
+static const char *copied(const uint8_t *copy, moe_string_t string, const uint8_t *payload)
+{
+    return (const char *) copy + (string.data - (const char *) payload);
+}
+
+
 /* Builds the block.  Lists come in order of alignment: strings, biases, ids, then the bytes. */
 static moe_request_t *build_block(const moe_request_t *parsed, const layout_t *layout,
                                   const uint8_t *payload, size_t size, moe_error_t *error)
@@ -282,9 +294,10 @@ static moe_request_t *build_block(const moe_request_t *parsed, const layout_t *l
     memcpy(copy, payload, size);
 
     *request = *parsed;
-    request->prompt.data = (const char *) copy + (parsed->prompt.data - (const char *) payload);
-    request->template_arguments.data =
-        (const char *) copy + (parsed->template_arguments.data - (const char *) payload);
+    request->prompt.data = copied(copy, parsed->prompt, payload);
+    request->template_arguments.data = copied(copy, parsed->template_arguments, payload);
+    request->tenant.data = copied(copy, parsed->tenant, payload);
+    request->salt.data = copied(copy, parsed->salt, payload);
 
     next = (uint8_t *) (request + 1);
     stops = (moe_string_t *) next;

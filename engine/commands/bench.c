@@ -42,6 +42,11 @@ typedef struct {
 } measurement_t;
 
 
+static void on_admitted(void *client, uint64_t id, const moe_admitted_t *admitted)
+{
+}
+
+
 static void on_started(void *client, uint64_t id, const moe_started_t *started,
                        const uint32_t *prompt_ids, const moe_logprob_t *logprobs)
 {
@@ -95,6 +100,7 @@ static void on_released(void *client, uint64_t id)
 
 
 static const moe_sink_t sink = {
+    on_admitted,
     on_started,
     on_tokens,
     on_done,

@@ -74,6 +74,14 @@ void moe_engine_fail(moe_engine_t *engine, const moe_sequence_t *sequence, const
 }
 
 
+static void admit(moe_engine_t *engine, const moe_sequence_t *sequence)
+{
+    moe_admitted_t admitted = { .prompt_tokens = sequence->n_prompt };
+
+    engine->sink->admitted(sequence->client, sequence->id, &admitted);
+}
+
+
 /* Prepares one sequence and hands it to the scheduler, or ends it. */
 static void prepare(moe_engine_t *engine, moe_sequence_t *sequence)
 {
@@ -83,6 +91,10 @@ static void prepare(moe_engine_t *engine, moe_sequence_t *sequence)
     moe_end_t end;
 
     rc = moe_sequence_prepare(sequence, &engine->loaded.lexicon, &field, &error);
+    if (rc == 0) {
+        /* Before the scheduler has it, so that it comes before what the scheduler sends. */
+        admit(engine, sequence);
+    }
     pthread_mutex_lock(&engine->lock);
     cancelled = sequence->cancelled;
     goes_on = rc == 0 && !cancelled && !sequence->finish;
@@ -92,6 +104,7 @@ static void prepare(moe_engine_t *engine, moe_sequence_t *sequence)
     }
     pthread_mutex_unlock(&engine->lock);
     if (goes_on) {
+        engine->sink->flush(engine->options.sink_context);
         return;
     }
     if (cancelled) {

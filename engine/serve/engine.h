@@ -16,11 +16,12 @@
 
 /*
  * Where events go.  `client` and `id` are those of moe_engine_submit; what an event points to is
- * valid during the call only.  A request's events: (started, tokens*, done) or failed, also after
- * started; then released, always and last, also when it was cancelled.  Events of one request never
- * overlap, those of different requests may.
+ * valid during the call only.  A request's events: (admitted, started, tokens*, done) or failed, at
+ * any place in that; then released, always and last, also when it was cancelled.  Events of one
+ * request never overlap, those of different requests may.
  */
 typedef struct {
+    void (*admitted)(void *client, uint64_t id, const moe_admitted_t *admitted);
     void (*started)(void *client, uint64_t id, const moe_started_t *started,
                     const uint32_t *prompt_ids, const moe_logprob_t *logprobs);
     void (*tokens)(void *client, uint64_t id, moe_string_t text, const uint32_t *ids,

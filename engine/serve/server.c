@@ -155,6 +155,19 @@ static void mark_dirty(moe_server_t *server, moe_connection_t *connection)
 }
 
 
+static void on_admitted(void *client, uint64_t id, const moe_admitted_t *admitted)
+{
+    moe_connection_t *connection = client;
+    moe_buffer_t *out = moe_connection_lock(connection);
+    moe_error_t error;
+
+    if (out) {
+        moe_connection_unlock(connection, moe_admitted_encode(out, id, admitted, &error) != 0);
+        mark_dirty(connection->server, connection);
+    }
+}
+
+
 static void on_started(void *client, uint64_t id, const moe_started_t *started,
                        const uint32_t *prompt_ids, const moe_logprob_t *logprobs)
 {
@@ -262,6 +275,7 @@ static void on_changed(void *context)
 
 
 const moe_sink_t moe_server_sink = {
+    on_admitted,
     on_started,
     on_tokens,
     on_done,

@@ -72,11 +72,13 @@ static void decode_request(const void *payload, size_t size)
 
 static void decode_events(const void *payload, size_t size)
 {
+    moe_admitted_t admitted;
     moe_started_t started;
     moe_tokens_t tokens;
     moe_done_t done;
     moe_failure_t failure;
 
+    (void) moe_admitted_decode(payload, size, &admitted);
     if (moe_started_decode(payload, size, &started) == 0) {
         read_string(started.prompt_text);
         read_ids(started.prompt_ids, started.n_prompt_ids);

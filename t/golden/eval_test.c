@@ -70,13 +70,18 @@ static void on_released(void *client, uint64_t id)
 }
 
 
+static void on_admitted(void *client, uint64_t id, const moe_admitted_t *admitted)
+{
+}
+
+
 static void on_step(void *context)
 {
 }
 
 
 static const moe_sink_t sink = {
-    on_started, on_tokens, on_done, on_failed, on_released, on_step, on_step
+    on_admitted, on_started, on_tokens, on_done, on_failed, on_released, on_step, on_step
 };
 
 

@@ -28,6 +28,7 @@
 
 /* What the sink has seen of one request. */
 typedef struct {
+    uint32_t admitted;                  /* prompt tokens */
     int started, done, failed, released;
     char text[32768];
     size_t n_text;
@@ -50,6 +51,17 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 
+static void on_admitted(void *client, uint64_t id, const moe_admitted_t *admitted)
+{
+    answer_t *answer = client;
+
+    pthread_mutex_lock(&lock);
+    assert_false(answer->admitted || answer->started || answer->failed);
+    answer->admitted = admitted->prompt_tokens;
+    pthread_mutex_unlock(&lock);
+}
+
+
 static void on_started(void *client, uint64_t id, const moe_started_t *started,
                        const uint32_t *prompt_ids, const moe_logprob_t *logprobs)
 {
@@ -57,6 +69,7 @@ static void on_started(void *client, uint64_t id, const moe_started_t *started,
 
     pthread_mutex_lock(&lock);
     assert_false(answer->started || answer->done || answer->failed);
+    assert_int_equal(answer->admitted, started->prompt_tokens);
     answer->started = 1;
     answer->start = *started;
     if (started->n_prompt_ids) {
@@ -140,6 +153,7 @@ static void on_context(void *context)
 
 
 static const moe_sink_t sink = {
+    on_admitted,
     on_started, on_tokens, on_done, on_failed, on_released, on_context, on_context
 };
 

@@ -29,6 +29,8 @@ static moe_request_t full_request(void)
     r.given = MOE_GIVEN_SEED;
     r.prompt = STRING("[{\"role\":\"user\"}]");
     r.template_arguments = STRING("{}");
+    r.tenant = STRING("team");
+    r.salt = STRING("grain");
     r.prompt_ids = prompt;
     r.n_prompt_ids = 3;
     r.max_tokens = 17;
@@ -82,6 +84,9 @@ static void test_request_round_trip(void **state)
     assert_int_equal(r->prompt.size, expected.prompt.size);
     assert_memory_equal(r->prompt.data, expected.prompt.data, expected.prompt.size);
     assert_memory_equal(r->template_arguments.data, "{}", 2);
+    assert_int_equal(r->tenant.size, 4);
+    assert_memory_equal(r->tenant.data, "team", 4);
+    assert_memory_equal(r->salt.data, "grain", 5);
     assert_memory_equal(r->prompt_ids, expected.prompt_ids, 12);
     assert_int_equal(r->max_tokens, 17);
     assert_int_equal(r->min_tokens, 2);
@@ -247,10 +252,18 @@ static void test_events_round_trip(void **state)
                              .prefill_ns = 4, .prompt_text = STRING("hi"), .n_prompt_ids = 2,
                              .n_logprobs = 2}, started2;
     moe_done_t done = {MOE_FINISH_STOP, STRING("END"), -1, 2, 1, 9, 123}, done2;
+    moe_admitted_t admitted = {.prompt_tokens = 7}, admitted2;
     moe_tokens_t tokens;
     moe_buffer_t out = {0};
     const char *payload;
 
+    assert_int_equal(moe_admitted_encode(&out, 1, &admitted, &error), 0);
+    payload = out.data + MOE_FRAME_HEADER;
+    assert_int_equal(moe_admitted_decode(payload, out.size - MOE_FRAME_HEADER, &admitted2), 0);
+    assert_int_equal(admitted2.prompt_tokens, 7);
+    assert_int_equal(moe_admitted_decode(payload, out.size - MOE_FRAME_HEADER - 1, &admitted2), -1);
+
+    out.size = 0;
     assert_int_equal(moe_started_encode(&out, 1, &started, ids, records, &error), 0);
     payload = out.data + MOE_FRAME_HEADER;
     assert_int_equal(moe_started_decode(payload, out.size - MOE_FRAME_HEADER, &started2), 0);

@@ -372,7 +372,7 @@ static void test_refusals(void **state)
     assert_non_null(answer);
     for (unsigned i = 0; i < n; i++) {
         ask(engine, answer, &requests[i]);
-        assert_true(answer->failed && !answer->started);
+        assert_true(answer->failed && !answer->admitted);
         assert_int_equal(codes[i], answer->code);
         assert_string_equal(fields[i], answer->field);
         assert_true(strlen(answer->message) > 10);

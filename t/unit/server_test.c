@@ -357,15 +357,15 @@ static void test_broken_frames(void **state)
         const char *bytes;
         size_t size;
     } frames[] = {
-        { "\xff\xff\xff\xff\x02\0\1\0\0\0\0\0\0\0\0\0", 16 },       /* 4 GiB */
-        { "\x01\0\0\x08\x02\0\1\0\0\0\0\0\0\0\0\0", 16 },           /* 128 MiB + 1 */
-        { "\0\0\0\0\x02\0\2\0\0\0\0\0\0\0\0\0", 16 },               /* version */
-        { "\0\0\0\0\x63\0\1\0\0\0\0\0\0\0\0\0", 16 },               /* unknown type */
-        { "\0\0\0\0\0\0\1\0\0\0\0\0\0\0\0\0", 16 },
-        { "\0\0\0\0\x40\0\1\0\0\0\0\0\0\0\0\0", 16 },               /* the engine's own frame */
-        { "\1\0\0\0\4\0\1\0\0\0\0\0\0\0\0\0x", 17 },                /* CANCEL with a payload */
-        { "\1\0\0\0\3\0\1\0\0\0\0\0\0\0\0\0x", 17 },                /* CREDIT of one byte */
-        { "\1\0\0\0\5\0\1\0\0\0\0\0\0\0\0\0x", 17 }                 /* STATS with a payload */
+        { "\xff\xff\xff\xff\x02\0\2\0\0\0\0\0\0\0\0\0", 16 },       /* 4 GiB */
+        { "\x01\0\0\x08\x02\0\2\0\0\0\0\0\0\0\0\0", 16 },           /* 128 MiB + 1 */
+        { "\0\0\0\0\x02\0\3\0\0\0\0\0\0\0\0\0", 16 },               /* version */
+        { "\0\0\0\0\x63\0\2\0\0\0\0\0\0\0\0\0", 16 },               /* unknown type */
+        { "\0\0\0\0\0\0\2\0\0\0\0\0\0\0\0\0", 16 },
+        { "\0\0\0\0\x40\0\2\0\0\0\0\0\0\0\0\0", 16 },               /* the engine's own frame */
+        { "\1\0\0\0\4\0\2\0\0\0\0\0\0\0\0\0x", 17 },                /* CANCEL with a payload */
+        { "\1\0\0\0\3\0\2\0\0\0\0\0\0\0\0\0x", 17 },                /* CREDIT of one byte */
+        { "\1\0\0\0\5\0\2\0\0\0\0\0\0\0\0\0x", 17 }                 /* STATS with a payload */
     };
     fixture_t fixture;
     peer_t peer, good;
@@ -422,7 +422,8 @@ static void test_broken_request(void **state)
         send_buffer(&peer, &out);
         do {
             assert_int_equal(1, hear(&peer));
-        } while (peer.header.id != 100 + i || peer.header.type == MOE_FRAME_STARTED);
+        } while (peer.header.id != 100 + i || peer.header.type == MOE_FRAME_ADMITTED
+                 || peer.header.type == MOE_FRAME_STARTED);
         if (peer.header.type == MOE_FRAME_ERROR) {
             assert_int_equal(0, moe_failure_decode(peer.payload, peer.header.size, &failure));
             assert_true(failure.code == MOE_INVALID || failure.code == MOE_TOO_LONG);
