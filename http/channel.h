@@ -40,16 +40,32 @@ struct ngx_http_moe_call_s {
 };
 
 
-/* What is known of an engine.  Strings live as long as the channel. */
+/* A worker's connection to one engine; its members are changed by channel.c
+ * only. */
 
-typedef struct {
-    ngx_uint_t                 ready;      /* serves requests, beats */
-    const char                *name;       /* "ready", "loading", ... */
-    ngx_str_t                  message;    /* why not, in words */
-    moe_state_t                state;      /* the last one; without message */
-    ngx_msec_t                 age;        /* of the last one */
-    ngx_uint_t                 known;      /* there was one */
-} ngx_http_moe_health_t;
+struct ngx_http_moe_channel_s {
+    ngx_http_moe_model_t     *model;
+    ngx_connection_t         *connection;    /* NULL: none */
+    ngx_event_t               reconnect;
+    ngx_event_t               flush;         /* posted: there are bytes */
+    ngx_msec_t                delay;
+    ngx_log_t                *log;
+
+    ngx_rbtree_t              calls;
+    ngx_rbtree_node_t         sentinel;
+    ngx_queue_t               held;
+    uint64_t                  last_id;
+
+    moe_buffer_t              in;
+    moe_buffer_t              out;
+    size_t                    sent;          /* of out */
+
+    moe_state_t               state;
+    char                      message[480];
+    ngx_msec_t                heard;         /* time of the last STATE */
+    unsigned                  known:1;       /* STATE on this connection */
+    unsigned                  served:1;      /* READY seen at any time */
+};
 
 
 /* init_process: connects to the engine of each model; exit_process closes. */
@@ -89,9 +105,6 @@ void ngx_http_moe_call_credit(ngx_http_moe_call_t *call, uint32_t tokens);
 
 /* Forgets the call; one that has not ended is cancelled in the engine. */
 void ngx_http_moe_call_end(ngx_http_moe_call_t *call, ngx_uint_t cancel);
-
-void ngx_http_moe_health(ngx_http_moe_channel_t *ch,
-    ngx_http_moe_health_t *health);
 
 
 #endif /* _NGX_HTTP_MOE_CHANNEL_H_INCLUDED_ */

@@ -1,9 +1,84 @@
 
 #include "ngx_http_moe_module.h"
 #include "http/channel.h"
+#include "http/engine_process.h"
 #include "http/health.h"
 #include "http/model.h"
 #include "http/reply.h"
+
+
+#define NGX_HTTP_MOE_SILENCE      3000    /* ms without STATE: hung */
+#define NGX_HTTP_MOE_STEP_LIMIT   30000   /* ms of one step: hung */
+
+
+void
+ngx_http_moe_health(ngx_http_moe_channel_t *ch, ngx_http_moe_health_t *health)
+{
+    ngx_http_moe_engine_shared_t  *shared;
+
+    ngx_memzero(health, sizeof(ngx_http_moe_health_t));
+
+    if (ch == NULL) {
+        health->name = "down";
+        ngx_str_set(&health->message, "the engine could not be started");
+        return;
+    }
+
+    shared = ch->model->engine->shared;
+
+    health->known = ch->known;
+    health->state = ch->state;
+    health->age = ngx_current_msec - ch->heard;
+
+    if (!ch->known) {
+        if (shared->phase == NGX_HTTP_MOE_ENGINE_WAITING && shared->replaces) {
+            health->name = "waiting";
+            ngx_str_set(&health->message,
+                        "the engine waits for its predecessor to finish");
+
+        } else if (shared->phase == NGX_HTTP_MOE_ENGINE_BACKOFF) {
+            health->name = "restarting";
+            ngx_str_set(&health->message, "the engine is being restarted");
+
+        } else {
+            health->name = "starting";
+            ngx_str_set(&health->message, "the engine is starting");
+        }
+
+        return;
+    }
+
+    if (health->age > NGX_HTTP_MOE_SILENCE
+        || ch->state.step_started_ns / 1000000 > NGX_HTTP_MOE_STEP_LIMIT)
+    {
+        health->name = "hung";
+        ngx_str_set(&health->message, "the engine does not respond");
+        return;
+    }
+
+    switch (ch->state.code) {
+
+    case MOE_STATE_READY:
+        health->ready = 1;
+        health->name = "ready";
+        return;
+
+    case MOE_STATE_LOADING:
+        health->name = "loading";
+        ngx_str_set(&health->message, "the model is being loaded");
+        return;
+
+    case MOE_STATE_DRAINING:
+        health->name = "draining";
+        ngx_str_set(&health->message, "the engine is shutting down");
+        return;
+
+    default: /* MOE_STATE_FAILED */
+        health->name = "failed";
+        health->message.data = (u_char *) ch->message;
+        health->message.len = ch->state.message.size;
+    }
+}
 
 
 ngx_int_t

@@ -10,6 +10,7 @@
 #include "ngx_http_moe_module.h"
 #include "http/channel.h"
 #include "http/engine_process.h"
+#include "http/health.h"
 #include "http/metrics.h"
 #include "http/model.h"
 #include "http/reply.h"
