@@ -127,12 +127,14 @@ tsan:
 	BUILD=$(TSAN_BUILD) TEST_SLOW=4 TEST_THREADS=3 setarch -R prove -j2 $(TSAN_TESTS:%=t/%.t)
 
 # t/fuzz/NAME_fuzz.c is a target of libFuzzer, t/fuzz/corpus/NAME its seeds, t/fuzz/NAME.dict, where
-# there is one, its words; new inputs of interest are kept in the build directory.
+# there is one, its words; new inputs of interest are kept in the build directory.  A seed of 0 is
+# drawn anew every time.
 FUZZ_BUILD := $(BUILD)/fuzz
 FUZZ_CC ?= clang
 FUZZ_SECONDS ?= 10
 FUZZ_TARGETS ?= $(patsubst t/fuzz/%_fuzz.c,%,$(sort $(wildcard t/fuzz/*_fuzz.c)))
-FUZZ_OPTIONS := -timeout=10 -rss_limit_mb=2048
+FUZZ_SEED ?= 0
+FUZZ_OPTIONS := -timeout=10 -rss_limit_mb=2048 -seed=$(FUZZ_SEED)
 fuzz: $(NGINX_OBJECTS)/Makefile
 	$(MAKE) CC=$(FUZZ_CC) SANITIZE=fuzzer-no-link,address,undefined,float-cast-overflow \
 		BUILD=$(FUZZ_BUILD) NGINX_OBJECTS=$(NGINX_OBJECTS) fuzz-targets

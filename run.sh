@@ -5,6 +5,8 @@
 #                         on http://127.0.0.1:8080; PORT, THREADS and CONTEXT in the
 #                         environment change the port, the engine's threads and its context
 #   ./run.sh test         build and run all tests
+#   ./run.sh sanitize     unit and server tests with ASan and UBSan
+#   ./run.sh fuzz         every fuzz target for a short time
 #   ./run.sh bench        build and measure
 #   ./run.sh build        build only
 #
@@ -15,6 +17,7 @@ cd "$(dirname "$0")"
 
 build_packages="gcc make libc6-dev nginx-light nginx-dev libjansson-dev libpcre2-dev libssl-dev
     libutf8proc-dev curl"
+fuzz_packages="clang libclang-rt-14-dev"
 test_packages="libcmocka-dev perl libio-socket-ssl-perl libprotocol-http2-perl openssl procps"
 
 say() {
@@ -150,6 +153,14 @@ test)
     build
     exec make -s test
     ;;
+sanitize)
+    install $build_packages $test_packages
+    exec make -s -j"$(nproc)" sanitize
+    ;;
+fuzz)
+    install $build_packages $fuzz_packages
+    exec make -s -j"$(nproc)" fuzz
+    ;;
 bench)
     install $build_packages $test_packages
     build
@@ -160,7 +171,7 @@ build)
     build
     ;;
 -*)
-    sed -n '2,11s/^# \{0,1\}//p' "$0"
+    sed -n '2,13s/^# \{0,1\}//p' "$0"
     ;;
 *)
     install $build_packages
