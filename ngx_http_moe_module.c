@@ -180,7 +180,6 @@ ngx_http_moe_preconfiguration(ngx_conf_t *cf)
 static ngx_int_t
 ngx_http_moe_postconfiguration(ngx_conf_t *cf)
 {
-    ngx_str_t                  any = ngx_string("any");
     ngx_uint_t                 i;
     ngx_http_moe_pass_t      **passes, *pass;
     ngx_http_moe_main_conf_t  *mcf;
@@ -195,9 +194,7 @@ ngx_http_moe_postconfiguration(ngx_conf_t *cf)
             continue;
         }
 
-        if (pass->name.len == any.len
-            && ngx_strncmp(pass->name.data, any.data, any.len) == 0)
-        {
+        if (ngx_http_moe_pass_any(&pass->name)) {
             if (mcf->models.nelts == 0) {
                 ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                               "no \"moe_model\" is defined for \"moe_pass\" "

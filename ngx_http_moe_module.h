@@ -75,6 +75,12 @@ typedef struct {
 } ngx_http_moe_loc_conf_t;
 
 
+/* Of moe_pass: the body names the model. */
+
+#define ngx_http_moe_pass_any(name)                                           \
+    ((name)->len == 3 && ngx_strncmp((name)->data, "any", 3) == 0)
+
+
 extern ngx_module_t  ngx_http_moe_module;
 
 

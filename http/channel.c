@@ -580,7 +580,7 @@ ngx_http_moe_channel_holds(ngx_http_moe_channel_t *ch)
             return 0;
         }
 
-        return ngx_http_moe_queue_timeout(ch->model);
+        return ch->model->queue_timeout;
     }
 
     if (!ch->known && ch->connection
@@ -677,7 +677,7 @@ ngx_http_moe_call_resume(ngx_http_moe_channel_t *ch, ngx_http_moe_call_t *call,
     call->resumed = 1;
     ngx_queue_insert_tail(&ch->held, &call->queue);
 
-    *hold = ngx_http_moe_queue_timeout(ch->model);
+    *hold = ch->model->queue_timeout;
 
     return NGX_AGAIN;
 }

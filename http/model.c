@@ -27,15 +27,33 @@ typedef struct {
 } ngx_http_moe_setting_t;
 
 
+typedef struct {
+    off_t                     size;
+    char                     *name;
+} ngx_http_moe_unit_t;
+
+
 static char *ngx_http_moe_model_setting(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_moe_model_duplicate(ngx_conf_t *cf,
+    ngx_http_moe_model_t *model);
+static char *ngx_http_moe_model_device(ngx_conf_t *cf,
+    ngx_http_moe_model_t *model);
 static char *ngx_http_moe_model_alias(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
 static ngx_int_t ngx_http_moe_model_value(ngx_http_moe_setting_e kind,
     ngx_str_t *value, off_t *result);
+static void ngx_http_moe_model_bound(ngx_http_moe_setting_e kind,
+    off_t bound, ngx_str_t *text);
 static ngx_int_t ngx_http_moe_model_name(ngx_conf_t *cf, ngx_str_t *name);
 static ngx_int_t ngx_http_moe_model_files(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
+
+
+/* of the settings that the module goes by itself */
+#define NGX_HTTP_MOE_BATCH_SEQUENCES  64
+#define NGX_HTTP_MOE_QUEUE            256
+#define NGX_HTTP_MOE_QUEUE_TIMEOUT    60000   /* ms */
 
 
 #define ngx_http_moe_offset(field)  offsetof(ngx_http_moe_model_t, field)
@@ -79,6 +97,16 @@ static ngx_http_moe_setting_t  ngx_http_moe_settings[] = {
 };
 
 
+/* by ngx_http_moe_setting_e; the last of each divides everything */
+
+static const ngx_http_moe_unit_t  ngx_http_moe_units[][5] = {
+    { { 1, "" } },
+    { { 1 << 30, "g" }, { 1 << 20, "m" }, { 1 << 10, "k" }, { 1, "" } },
+    { { 86400000, "d" }, { 3600000, "h" }, { 60000, "m" }, { 1000, "s" },
+      { 1, "ms" } }
+};
+
+
 char *
 ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -110,7 +138,6 @@ ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     model->name = value[1];
     model->path = value[2];
-    ngx_str_set(&model->device, "cpu");
     model->place.file = cf->conf_file->file.name;
     model->place.line = cf->conf_file->line;
 
@@ -139,7 +166,38 @@ ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     *cf = save;
 
+    if (model->device.len == 0) {
+        ngx_str_set(&model->device, "cpu");
+    }
+
+    if (model->batch_sequences == 0) {
+        model->batch_sequences = NGX_HTTP_MOE_BATCH_SEQUENCES;
+    }
+
+    if (model->queue == 0) {
+        model->queue = NGX_HTTP_MOE_QUEUE;
+    }
+
+    if (model->queue_timeout == 0) {
+        model->queue_timeout = NGX_HTTP_MOE_QUEUE_TIMEOUT;
+    }
+
     return rv;
+}
+
+
+ngx_uint_t
+ngx_http_moe_model_most(ngx_http_moe_model_t *model)
+{
+    off_t  running;
+
+    running = model->batch_sequences;
+
+    if (model->batch_tokens) {
+        running = ngx_min(running, model->batch_tokens);
+    }
+
+    return running + model->queue;
 }
 
 
@@ -149,7 +207,8 @@ ngx_http_moe_model_setting(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_moe_model_t  *model = conf;
 
     off_t                   *field, number;
-    ngx_str_t               *value;
+    u_char                   text[2][NGX_OFF_T_LEN + 2];
+    ngx_str_t               *value, lowest, highest;
     ngx_http_moe_setting_t  *setting;
 
     value = cf->args->elts;
@@ -166,14 +225,7 @@ ngx_http_moe_model_setting(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (ngx_strcmp(value[0].data, "device") == 0) {
-        if (ngx_strcmp(value[1].data, "cpu") != 0) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "unknown device \"%V\" of model \"%V\"",
-                               &value[1], &model->name);
-            return NGX_CONF_ERROR;
-        }
-
-        return NGX_CONF_OK;
+        return ngx_http_moe_model_device(cf, model);
     }
 
     for (setting = ngx_http_moe_settings; setting->name.len; setting++) {
@@ -192,25 +244,66 @@ ngx_http_moe_model_setting(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     field = (off_t *) ((char *) model + setting->offset);
 
     if (*field) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "duplicate setting \"%V\" of model \"%V\"",
-                           &value[0], &model->name);
-        return NGX_CONF_ERROR;
+        return ngx_http_moe_model_duplicate(cf, model);
     }
 
     if (ngx_http_moe_model_value(setting->kind, &value[1], &number) != NGX_OK
         || number < setting->lowest || number > setting->highest)
     {
+        lowest.data = text[0];
+        highest.data = text[1];
+
+        ngx_http_moe_model_bound(setting->kind, setting->lowest, &lowest);
+        ngx_http_moe_model_bound(setting->kind, setting->highest, &highest);
+
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" of \"%V\" of model \"%V\": "
-                           "it must be between %O and %O%s",
+                           "it must be between %V and %V",
                            &value[1], &value[0], &model->name,
-                           setting->lowest, setting->highest,
-                           setting->kind == NGX_HTTP_MOE_TIME ? "ms" : "");
+                           &lowest, &highest);
         return NGX_CONF_ERROR;
     }
 
     *field = number;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_moe_model_duplicate(ngx_conf_t *cf, ngx_http_moe_model_t *model)
+{
+    ngx_str_t  *value;
+
+    value = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "duplicate setting \"%V\" of model \"%V\"",
+                       &value[0], &model->name);
+
+    return NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_moe_model_device(ngx_conf_t *cf, ngx_http_moe_model_t *model)
+{
+    ngx_str_t  *value;
+
+    if (model->device.len) {
+        return ngx_http_moe_model_duplicate(cf, model);
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "cpu") != 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "unknown device \"%V\" of model \"%V\"",
+                           &value[1], &model->name);
+        return NGX_CONF_ERROR;
+    }
+
+    model->device = value[1];
 
     return NGX_CONF_OK;
 }
@@ -281,6 +374,23 @@ ngx_http_moe_model_value(ngx_http_moe_setting_e kind, ngx_str_t *value,
     }
 
     return (*result == NGX_ERROR) ? NGX_ERROR : NGX_OK;
+}
+
+
+/* A bound as one would write it: in the largest unit that divides it. */
+
+static void
+ngx_http_moe_model_bound(ngx_http_moe_setting_e kind, off_t bound,
+    ngx_str_t *text)
+{
+    const ngx_http_moe_unit_t  *unit;
+
+    for (unit = ngx_http_moe_units[kind]; bound % unit->size; unit++) {
+        /* void */
+    }
+
+    text->len = ngx_sprintf(text->data, "%O%s", bound / unit->size, unit->name)
+                - text->data;
 }
 
 

@@ -23,8 +23,10 @@ struct ngx_http_moe_model_s {
     off_t                     context;
     off_t                     kv_cache;       /* bytes */
     off_t                     batch_tokens;
-    off_t                     batch_sequences;
     off_t                     step_time;      /* ms */
+
+    /* never 0: the module goes by them, too */
+    off_t                     batch_sequences;
     off_t                     queue;
     off_t                     queue_timeout;  /* ms */
 
@@ -35,11 +37,9 @@ struct ngx_http_moe_model_s {
 };
 
 
-/* How long a request may wait for an engine that follows another one. */
+/* How many completions the model's engine runs or lets wait at a time. */
 
-#define ngx_http_moe_queue_timeout(model)                                     \
-    ((model)->queue_timeout ? (ngx_msec_t) (model)->queue_timeout : 60000)
-
+ngx_uint_t ngx_http_moe_model_most(ngx_http_moe_model_t *model);
 
 char *ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 

@@ -13,6 +13,7 @@
 
 
 #define NGX_HTTP_MOE_MESSAGES_LIMIT   8192
+#define NGX_HTTP_MOE_ARGUMENTS_DEPTH  64
 
 
 static ngx_int_t ngx_http_moe_take_unsupported(ngx_http_moe_parse_t *parse,
@@ -23,6 +24,7 @@ static ngx_int_t ngx_http_moe_take_member(ngx_http_moe_parse_t *parse,
     size_t index, json_t *message, const char *member);
 static ngx_int_t ngx_http_moe_take_content(ngx_http_moe_parse_t *parse,
     size_t index, json_t *content);
+static ngx_uint_t ngx_http_moe_deeper(json_t *value, ngx_uint_t levels);
 
 
 ngx_int_t
@@ -718,6 +720,39 @@ ngx_http_moe_take_stream_options(ngx_http_moe_parse_t *parse,
 }
 
 
+/* Whether value has more than `levels` levels of lists and objects. */
+
+static ngx_uint_t
+ngx_http_moe_deeper(json_t *value, ngx_uint_t levels)
+{
+    size_t       i;
+    json_t      *member;
+    const char  *key;
+
+    if (!json_is_object(value) && !json_is_array(value)) {
+        return 0;
+    }
+
+    if (levels == 0) {
+        return 1;
+    }
+
+    json_array_foreach(value, i, member) {
+        if (ngx_http_moe_deeper(member, levels - 1)) {
+            return 1;
+        }
+    }
+
+    json_object_foreach(value, key, member) {
+        if (ngx_http_moe_deeper(member, levels - 1)) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
 ngx_int_t
 ngx_http_moe_take_arguments(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value)
@@ -725,6 +760,12 @@ ngx_http_moe_take_arguments(ngx_http_moe_parse_t *parse,
     if (!json_is_object(value)) {
         return ngx_http_moe_parse_error(parse, NULL, field->name,
                    "chat_template_kwargs must be an object");
+    }
+
+    if (ngx_http_moe_deeper(value, NGX_HTTP_MOE_ARGUMENTS_DEPTH)) {
+        return ngx_http_moe_parse_error(parse, NULL, field->name,
+                   "%s must not be nested more than %d levels deep",
+                   field->name, NGX_HTTP_MOE_ARGUMENTS_DEPTH);
     }
 
     parse->arguments = json_copy(value);

@@ -27,6 +27,8 @@
 
 
 static ngx_int_t ngx_http_moe_parse_root(ngx_http_moe_parse_t *parse);
+static const char *ngx_http_moe_parse_field_at(ngx_http_moe_parse_t *parse,
+    size_t position);
 static ngx_int_t ngx_http_moe_parse_fields(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_parse_check(ngx_http_moe_parse_t *parse);
 static void ngx_http_moe_parse_settle(ngx_http_moe_parse_t *parse);
@@ -220,12 +222,22 @@ static ngx_int_t
 ngx_http_moe_parse_root(ngx_http_moe_parse_t *parse)
 {
     char          *near;
+    const char    *field;
     json_error_t   error;
 
     parse->root = json_loadb(parse->job->body, parse->job->size,
                              JSON_ALLOW_NUL, &error);
 
     if (parse->root == NULL) {
+
+        field = json_error_code(&error) == json_error_numeric_overflow
+                ? ngx_http_moe_parse_field_at(parse, error.position) : NULL;
+
+        if (field) {
+            return ngx_http_moe_parse_error(parse, NULL, field,
+                                            "%s holds a number that is out of "
+                                            "range", field);
+        }
 
         /* jansson goes on with a piece of the input */
 
@@ -246,6 +258,68 @@ ngx_http_moe_parse_root(ngx_http_moe_parse_t *parse)
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * The known field of the body that the byte at `position` belongs to, or NULL.
+ * What comes before that byte is JSON: jansson has read it.
+ */
+
+static const char *
+ngx_http_moe_parse_field_at(ngx_http_moe_parse_t *parse, size_t position)
+{
+    char                        *p, *last, *start, *key;
+    size_t                       size;
+    ngx_uint_t                   depth;
+    const ngx_http_moe_field_t  *field;
+
+    p = parse->job->body;
+    last = p + ngx_min(position, parse->job->size);
+    key = NULL;
+    size = 0;
+    depth = 0;
+
+    for ( /* void */ ; p < last; p++) {
+
+        if (*p == '{' || *p == '[') {
+
+            if (*p == '[' && depth == 0) {
+                return NULL;
+            }
+
+            depth++;
+
+        } else if (*p == '}' || *p == ']') {
+            depth--;
+
+        } else if (*p == '"') {
+            start = ++p;
+
+            while (p < last && *p != '"') {
+                p += (*p == '\\') ? 2 : 1;
+            }
+
+            /* a value that is a string is followed by another key */
+
+            if (depth == 1) {
+                key = start;
+                size = p - start;
+            }
+        }
+    }
+
+    for (field = ngx_http_moe_fields; key && field->name; field++) {
+
+        if ((field->routes & parse->kind)
+            && strlen(field->name) == size
+            && ngx_memcmp(field->name, key, size) == 0)
+        {
+            return field->name;
+        }
+    }
+
+    return NULL;
 }
 
 
@@ -565,11 +639,11 @@ ngx_http_moe_encode_frames(ngx_http_moe_parse_t *parse, size_t prompts)
     ngx_http_moe_job_t  *job;
 
     job = parse->job;
+    job->several = job->candidates == 1 ? "prompt"
+                   : job->candidates == job->shown ? "n" : "best_of";
 
     if (prompts * job->candidates > NGX_HTTP_MOE_CHOICES_LIMIT) {
-        return ngx_http_moe_parse_error(parse, NULL,
-                   job->candidates == 1 ? "prompt"
-                   : job->candidates == job->shown ? "n" : "best_of",
+        return ngx_http_moe_parse_error(parse, NULL, job->several,
                    "the request asks for more than %d completions",
                    NGX_HTTP_MOE_CHOICES_LIMIT);
     }

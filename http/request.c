@@ -362,7 +362,9 @@ ngx_http_moe_give_up(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 static ngx_int_t
 ngx_http_moe_resolve(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 {
-    ngx_str_t  name;
+    ngx_str_t                  name;
+    ngx_http_moe_loc_conf_t   *mlcf;
+    ngx_http_complex_value_t  *variable;
 
     name.data = (u_char *) ctx->job.model;
     name.len = ctx->job.model_size;
@@ -373,7 +375,16 @@ ngx_http_moe_resolve(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
         return NGX_OK;
     }
 
-    if (name.len == 0) {
+    mlcf = ngx_http_get_module_loc_conf(r, ngx_http_moe_module);
+    variable = mlcf->pass->variable;
+
+    if (name.len == 0 && variable
+        && ngx_http_complex_value(r, variable, &name) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (name.len == 0 || ngx_http_moe_pass_any(&name)) {
         ngx_http_moe_problem(&ctx->problem, NGX_HTTP_BAD_REQUEST,
                              "invalid_request_error", NULL, "model",
                              "model is required");
@@ -412,9 +423,7 @@ ngx_http_moe_pass_model(ngx_http_request_t *r, ngx_str_t *name)
 
         model = ngx_http_moe_find_model(mcf, &value);
 
-        if (model == NULL
-            && !(value.len == 3 && ngx_strncmp(value.data, "any", 3) == 0))
-        {
+        if (model == NULL && !ngx_http_moe_pass_any(&value)) {
             ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                           "no model \"%V\" for \"moe_pass\"", &value);
             return NULL;
@@ -464,7 +473,7 @@ ngx_http_moe_call(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 {
     ngx_int_t                 rc;
     ngx_msec_t                hold;
-    ngx_uint_t                i;
+    ngx_uint_t                i, most;
     ngx_http_moe_choice_t    *choice;
     ngx_http_moe_loc_conf_t  *mlcf;
 
@@ -474,6 +483,17 @@ ngx_http_moe_call(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
                                ctx->job.n * sizeof(ngx_http_moe_choice_t));
     if (ctx->choices == NULL) {
         return NGX_ERROR;
+    }
+
+    most = ngx_http_moe_model_most(ctx->model);
+
+    if (ctx->job.n > most) {
+        ngx_http_moe_problem(&ctx->problem, NGX_HTTP_BAD_REQUEST,
+                             "invalid_request_error", NULL, ctx->job.several,
+                             "the request asks for %u completions, the model "
+                             "takes at most %u at a time",
+                             (unsigned) ctx->job.n, (unsigned) most);
+        return NGX_DECLINED;
     }
 
     if (ctx->model->channel == NULL) {

@@ -40,6 +40,7 @@ typedef struct {
     ngx_uint_t                    n;            /* all prompts' */
     ngx_uint_t                    candidates;   /* of each prompt */
     ngx_uint_t                    shown;        /* the best of these */
+    const char                   *several;      /* the field that asks for n */
     char                         *model;        /* NULL: not given */
     size_t                        model_size;
     char                          id[NGX_HTTP_MOE_ID_LENGTH + 1];

@@ -19,8 +19,12 @@ my @cases = (
     ['model_block', 'batch_sequences 99999999999999999999;', qr/batch_sequences|"9{20}"/],
     ['model_block', 'kv_cache lots;', qr/"lots"|kv_cache/],
     ['model_block', 'step_time soon;', qr/"soon"|step_time/],
+    ['model_block', 'step_time 11m;', qr/"11m" of "step_time".*between 1ms and 10m/],
     ['model_block', 'queue 1 2;', qr/queue/],
     ['model_block', 'queue_timeout x;', qr/"x"|queue_timeout/],
+    ['model_block', 'queue_timeout 25h;', qr/"25h" of "queue_timeout".*between 1ms and 1d/],
+    ['model_block', 'kv_cache 5k;', qr/"5k" of "kv_cache".*between 64k and 65536g/],
+    ['model_block', 'device cpu;', qr/"device".*duplicate|duplicate.*"device"/],
     ['model_block', 'alias demo;', qr/demo/],
     ['http', "moe_model demo $Moe::Server::MODEL { }", qr/demo/],
     ['http', "moe_model other { }", qr/moe_model/],
@@ -117,6 +121,21 @@ for my $name (qw(demo other)) {
 }
 is(post($other, '/any/v1/completions', { model => 'none', %{long_body(3)} })->{status}, 404,
    'moe_pass any: unknown');
+for my $case (
+    # the variable, the body's model, status, code, a part of the message
+    ['other', undef, 200], ['any', 'other', 200], ['none', undef, 404, 'model_not_found', '"none"'],
+    ['none', 'demo', 404, 'model_not_found', '"demo"'], ['any', undef, 400, undef, 'required'],
+    ['', undef, 400, undef, 'required'],
+) {
+    my ($chosen, $model, $status, $code, $message) = (@$case, ('') x 2);
+    my $answer = post($other, "/named/v1/completions?m=$chosen",
+        { ($model ? (model => $model) : ()), %{long_body(1)} });
+    my $error = ($answer->{json} // {})->{error} // {};
+    my $name = "moe_pass \$variable: \"$chosen\", model " . ($model // 'absent');
+    is($answer->{status}, $status, $name);
+    is($error->{code} // '', $code // '', "$name: code");
+    like($error->{message} // '', qr/\Q$message\E/, "$name: message");
+}
 is_deeply([sort map { $_->{id} } @{get($other, '/any/v1/models')->{json}{data}}],
           [qw(demo other)], 'moe_pass any: both are listed');
 

@@ -115,7 +115,7 @@ for my $case (
     ['a low surrogate', '{"prompt": "a\udc00"}'],
     ['a lone surrogate in a message',
      '{"messages": [{"role": "user", "content": "\ud83d"}]}', $chats],
-    ['garbage', 'x' x 60_000], ['a huge number', '{"prompt": "a", "max_tokens": 1e999}'],
+    ['garbage', 'x' x 60_000],
 ) {
     my ($name, $body, $uri) = @$case;
     is_error(post($server, $uri // $completions, $body), 400, $name,
@@ -123,6 +123,36 @@ for my $case (
 }
 cmp_ok(completion($server, { prompt => "a\0b", max_tokens => 1 })->{status}, '<', 500,
        'a zero byte in the prompt');
+
+# Numbers that no double and no integer of 64 bits can hold name their field.
+my $huge = '9' x 40;
+for my $case (
+    ['{"prompt": "a", "max_tokens": 1e999}', 'max_tokens'],
+    ["{\"max_tokens\": 1, \"seed\": $huge, \"prompt\": \"a\"}", 'seed'],
+    ["{\"prompt\": [1, $huge]}", 'prompt'],
+    ["{\"user\": \"\\\"n\\\":{\", \"logit_bias\": {\"top_p\": -1e999}}", 'logit_bias'],
+    ["{\"prompt\": \"a\", \"unknown\": $huge}", undef],
+    ["[\"n\", $huge]", undef],
+) {
+    my ($body, $param) = @$case;
+    is_error(post($server, $completions, $body), 400, $body, type => 'invalid_request_error',
+             param => $param, code => $param ? undef : 'invalid_json');
+}
+
+# More completions than the engine would ever take at a time.
+my $small = server(model_block => 'batch_sequences 2; queue 3;');
+for my $case (
+    # members, param; none: served
+    [{ prompt => 'a', n => 5 }], [{ prompt => 'a', n => 6 }, 'n'],
+    [{ prompt => ['a', 'b'], n => 3 }, 'n'], [{ prompt => [('a') x 6] }, 'prompt'],
+    [{ prompt => 'a', n => 2, best_of => 6 }, 'best_of'],
+) {
+    my ($members, $param) = @$case;
+    my $answer = completion($small, { %$members, max_tokens => 1 });
+    $param ? is_error($answer, 400, json_encode($members), param => $param,
+                      type => 'invalid_request_error')
+           : is($answer->{status}, 200, json_encode($members));
+}
 
 # Unknown things and wrong methods.
 is_error(post($server, $completions, { model => 'other', prompt => 'a' }), 404, 'unknown model',

@@ -84,10 +84,6 @@ for my $case (
     ['NaN', '{"prompt":"a","temperature":NaN}'], ['Infinity', '{"prompt":"a","top_p":Infinity}'],
     ['a NUL after it', "{$least{$completions}}\0"], ['a NUL in a string', "{\"prompt\":\"a\0b\"}"],
     ['a line end in a string', "{\"prompt\":\"a\nb\"}"], ['a NUL in a key', '{"prompt\u0000":"a"}'],
-    ['1e400', '{"prompt":"a","temperature":1e400}'], ['-1e400', '{"prompt":"a","top_k":-1e400}'],
-    ['10^30', '{"prompt":"a","max_tokens":1' . '0' x 30 . '}'],
-    ['10^30 as a token', '{"prompt":[1' . '0' x 30 . ']}'],
-    ['a number of 60,000 digits', '{"prompt":"a","seed":' . '9' x 60_000 . '}'],
     ['a bad escape', '{"prompt":"\x41"}'], ['a short escape', '{"prompt":"\u12"}'],
     map({ ["surrogates $_", "{\"prompt\":\"$_\"}"], ["surrogates $_ in a message",
           "$chat_prefix\"$_\"}]}"], ["surrogates $_ in a key", "{\"$_\":1,$least{$completions}}"] }
@@ -120,8 +116,13 @@ for my $case (
     ['the last of two keys', "{\"prompt\":5,$least{$completions}}", 200],
     ['the last of two keys, wrong', "{$least{$completions},\"prompt\":5}", 400, 'prompt'],
     ['one of 20,000 equal keys', '{' . '"prompt":5,' x 20_000 . "$least{$completions}}", 200],
-    ['arguments 1000 deep', "{$least{$chats},\"chat_template_kwargs\":{\"x\":" . '[' x 1000
-                            . ']' x 1000 . '}}', 400, 'messages', $chats],
+    map({ ["arguments $_->[0] deep", "{$least{$chats},\"chat_template_kwargs\":{\"x\":"
+           . '[' x ($_->[0] - 1) . ']' x ($_->[0] - 1) . '}}', $_->[1], 'chat_template_kwargs',
+           $chats] } [64, 200], [65, 400], [1000, 400]),
+    map({ ["$_->[0]: $_->[2]", '{"prompt":"a",' . "\"$_->[1]\":$_->[2]}", 400, $_->[1]] }
+        ['too large', 'temperature', '1e400'], ['too small', 'top_k', '-1e400'],
+        ['an integer', 'max_tokens', '1' . '0' x 30], ['nested', 'prompt', '[1' . '0' x 30 . ']']),
+    ['a number of 60,000 digits', '{"prompt":"a","seed":' . '9' x 60_000 . '}', 400, 'seed'],
     ['a long name', "{$least{$completions},\"model\":\"" . 'x' x 50_000 . '"}', 400, 'model'],
     ['a long role', '{"messages":[{"role":"' . 'x' x 50_000 . '","content":"a"}]}', 400,
      'messages[0].role', $chats],
