@@ -619,7 +619,7 @@ static void test_drain(void **state)
 
     start(&fixture, MODEL);
     join(&fixture, &peer);
-    send_request(&peer, 1, 200);
+    send_request(&peer, 1, MOE_CHANNEL_CREDIT);
     assert_int_equal(1, read_tokens(&peer, 1, 1, ids));
     moe_server_stop(fixture.server, 1);
     do {
@@ -629,7 +629,7 @@ static void test_drain(void **state)
             assert_int_equal(0, moe_state_decode(peer.payload, peer.header.size, &snapshot));
         }
     } while (snapshot.code != MOE_STATE_DRAINING);
-    send_request(&peer, 2, 200);
+    send_request(&peer, 2, MOE_CHANNEL_CREDIT);
     do {
         assert_int_equal(1, hear(&peer));
     } while (peer.header.type != MOE_FRAME_ERROR && peer.header.type != MOE_FRAME_DONE);
