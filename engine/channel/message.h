@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/channel/frame.h"
+#include "engine/core/given.h"
 #include "engine/core/string.h"
 
 #define MOE_STOPS_LIMIT 16u
@@ -37,17 +38,6 @@ enum {                          /* moe_request_t.flags */
     MOE_REQUEST_CONTINUE_FINAL = 1u << 7        /* continue_final_message */
 };
 
-enum {                          /* moe_request_t.given: fields that the client set; the others take
-                                 * the model's generation_config.json, then the neutral value */
-    MOE_GIVEN_TEMPERATURE = 1u << 0,
-    MOE_GIVEN_TOP_P = 1u << 1,
-    MOE_GIVEN_TOP_K = 1u << 2,
-    MOE_GIVEN_MIN_P = 1u << 3,
-    MOE_GIVEN_REPETITION_PENALTY = 1u << 4,
-    MOE_GIVEN_SEED = 1u << 5,
-    MOE_GIVEN_MAX_TOKENS = 1u << 6
-};
-
 typedef struct {
     uint32_t id;
     float bias;
@@ -56,7 +46,9 @@ typedef struct {
 typedef struct {
     moe_prompt_kind_t kind;
     uint32_t flags;
-    uint32_t given;
+    uint32_t given;                     /* MOE_GIVEN_*: the client set these fields; the others take
+                                         * the model's generation_config.json, then the neutral
+                                         * value */
     moe_string_t prompt;
     moe_string_t template_arguments;    /* chat_template_kwargs and friends; may be empty */
     moe_string_t tenant;                /* who shares fairly with others; may be empty */

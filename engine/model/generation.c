@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/channel/message.h"
+#include "engine/core/given.h"
 #include "engine/core/json.h"
 #include "engine/model/build.h"
 
