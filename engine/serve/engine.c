@@ -2,8 +2,10 @@
  * The lock is held for a few list operations at a time, never during a step, a template or a sink
  * call; so submitting, cancelling and asking for the state are quick whatever the model is doing.
  *
- * A burst cannot pile up: at most batch_sequences + queue requests are alive, preparing and running
- * ones included.  The next one is refused before any work is spent on it.
+ * A burst cannot pile up: batch_sequences + queue requests may be alive, preparing and running ones
+ * included.  The next one is refused before any work is spent on it.  But nobody can fill the queue
+ * against others: a tenant with fewer than an equal part of the places is let in all the same, until
+ * there are twice as many.
  */
 
 #include "engine/serve/engine_internal.h"
@@ -16,29 +18,6 @@
 #define DEFAULT_BATCH_SEQUENCES 64u
 #define DEFAULT_QUEUE 256u
 #define DEFAULT_QUEUE_TIMEOUT_MS 60000u
-
-
-void moe_sequence_queue_push(moe_sequence_queue_t *queue, moe_sequence_t *sequence)
-{
-    sequence->queue_next = NULL;
-    *(queue->last ? &queue->last->queue_next : &queue->first) = sequence;
-    queue->last = sequence;
-}
-
-
-moe_sequence_t *moe_sequence_queue_pop(moe_sequence_queue_t *queue)
-{
-    moe_sequence_t *sequence = queue->first;
-
-    if (sequence) {
-        queue->first = sequence->queue_next;
-        if (queue->first == NULL) {
-            queue->last = NULL;
-        }
-        sequence->queue_next = NULL;
-    }
-    return sequence;
-}
 
 
 void moe_engine_release(moe_engine_t *engine, moe_sequence_t *sequence, moe_end_t end)
@@ -55,6 +34,7 @@ void moe_engine_release(moe_engine_t *engine, moe_sequence_t *sequence, moe_end_
         *link = sequence->control_next;
     }
     moe_registry_remove(&engine->registry, sequence);
+    moe_tenants_leave(&engine->tenants, sequence->tenant);
     pthread_mutex_unlock(&engine->lock);
     moe_sequence_free(sequence);
     engine->sink->released(client, id);
@@ -127,13 +107,14 @@ static void *prompt_thread(void *argument)
 
     pthread_mutex_lock(&engine->lock);
     for (;;) {
-        while (!engine->stopping && engine->submitted.first == NULL) {
+        while (!engine->stopping
+               && (sequence = moe_tenants_pop(&engine->tenants)) == NULL)
+        {
             pthread_cond_wait(&engine->for_prompts, &engine->lock);
         }
         if (engine->stopping) {
             break;
         }
-        sequence = moe_sequence_queue_pop(&engine->submitted);
         pthread_mutex_unlock(&engine->lock);
         prepare(engine, sequence);
         pthread_mutex_lock(&engine->lock);
@@ -174,7 +155,7 @@ static void init_locks(moe_engine_t *engine)
 moe_engine_t *moe_engine_create(const moe_engine_options_t *options, moe_error_t *error)
 {
     moe_engine_t *engine = calloc(1, sizeof(*engine));
-    uint32_t alive;
+    uint32_t sequences;
 
     if (engine == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory for an engine");
@@ -190,10 +171,12 @@ moe_engine_t *moe_engine_create(const moe_engine_options_t *options, moe_error_t
     engine->code = MOE_STATE_LOADING;
     init_locks(engine);
     moe_metrics_init(&engine->metrics);
-    alive = options->batch_sequences ? options->batch_sequences : DEFAULT_BATCH_SEQUENCES;
+    sequences = options->batch_sequences ? options->batch_sequences : DEFAULT_BATCH_SEQUENCES;
+    engine->places = sequences + engine->options.queue;
     if (engine->options.model == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory for an engine");
-    } else if (moe_registry_init(&engine->registry, alive + engine->options.queue, error) == 0
+    } else if (moe_registry_init(&engine->registry, 2 * engine->places, error) == 0
+               && moe_tenants_init(&engine->tenants, error) == 0
                && start_threads(engine, error) == 0)
     {
         return engine;
@@ -229,6 +212,7 @@ void moe_engine_free(moe_engine_t *engine)
         moe_engine_release(engine, sequence, MOE_END_CANCELLED);
     }
     moe_registry_free(&engine->registry);
+    moe_tenants_free(&engine->tenants);
     moe_loaded_close(&engine->loaded);
     moe_metrics_destroy(&engine->metrics);
     pthread_cond_destroy(&engine->for_scheduler);
@@ -257,9 +241,21 @@ int moe_engine_wait(moe_engine_t *engine, moe_error_t *error)
 }
 
 
+/* Whether one more request of this tenant finds a place. */
+static int has_place(const moe_engine_t *engine, moe_string_t name)
+{
+    const moe_tenant_t *tenant = moe_tenants_find(&engine->tenants, name);
+    uint32_t held = tenant ? tenant->alive : 0, alive = engine->registry.count;
+    uint32_t tenants = engine->tenants.active + (held == 0);
+
+    return alive < engine->places
+           || (alive < engine->registry.limit && held < engine->places / tenants);
+}
+
+
 /* Whether a request can be taken now; the lock is held. */
 static int check_admission(const moe_engine_t *engine, const void *client, uint64_t id,
-                           moe_error_t *error)
+                           moe_string_t tenant, moe_error_t *error)
 {
     switch (engine->code) {
     case MOE_STATE_LOADING:
@@ -276,7 +272,7 @@ static int check_admission(const moe_engine_t *engine, const void *client, uint6
         return moe_fail(error, MOE_INVALID, "request %llu exists already",
                         (unsigned long long) id);
     }
-    if (engine->registry.count >= engine->registry.limit) {
+    if (!has_place(engine, tenant)) {
         return moe_fail(error, MOE_LIMIT, "the queue is full: %u requests are running or waiting",
                         engine->registry.count);
     }
@@ -297,11 +293,16 @@ int moe_engine_submit(moe_engine_t *engine, void *client, uint64_t id, moe_reque
     }
     sequence->task.deadline_ns = now + engine->options.queue_timeout_ms * 1000000ull;
     pthread_mutex_lock(&engine->lock);
-    rc = check_admission(engine, client, id, error);
+    rc = check_admission(engine, client, id, request->tenant, error);
+    if (rc == 0) {
+        sequence->tenant = moe_tenants_enter(&engine->tenants, request->tenant, error);
+        rc = sequence->tenant ? 0 : -1;
+    }
     if (rc == 0) {
         sequence->task.order = engine->arrivals++;
+        sequence->task.share = &sequence->tenant->share;
         moe_registry_add(&engine->registry, sequence);
-        moe_sequence_queue_push(&engine->submitted, sequence);
+        moe_tenants_push(&engine->tenants, sequence);
         pthread_cond_signal(&engine->for_prompts);
     }
     pthread_mutex_unlock(&engine->lock);

@@ -15,12 +15,9 @@
 #include "engine/serve/loaded.h"
 #include "engine/serve/metrics.h"
 #include "engine/serve/registry.h"
+#include "engine/serve/tenants.h"
 
 #define MOE_PROMPT_THREADS 2u
-
-typedef struct {
-    moe_sequence_t *first, *last;
-} moe_sequence_queue_t;
 
 struct moe_engine_s {
     moe_engine_options_t options;
@@ -29,14 +26,15 @@ struct moe_engine_s {
 
     pthread_mutex_t lock;
     pthread_cond_t for_scheduler;       /* ready or control is not empty, or stopping */
-    pthread_cond_t for_prompts;         /* submitted is not empty, or stopping */
+    pthread_cond_t for_prompts;         /* something was submitted, or stopping */
     pthread_cond_t for_loading;         /* code left LOADING */
 
     /* Guarded by the lock. */
     moe_registry_t registry;
+    uint32_t places;                    /* requests that may be alive: batch_sequences + queue */
     uint64_t arrivals;
-    moe_sequence_queue_t submitted;     /* through queue_next */
-    moe_sequence_queue_t ready;
+    moe_tenants_t tenants;              /* with the sequences that were submitted */
+    moe_sequence_queue_t ready;         /* for the scheduler */
     moe_sequence_t *control;            /* through control_next */
     moe_state_code_t code;
     int stopping;
@@ -52,9 +50,6 @@ struct moe_engine_s {
     pthread_t threads[1 + MOE_PROMPT_THREADS];
     unsigned n_threads;
 };
-
-void moe_sequence_queue_push(moe_sequence_queue_t *queue, moe_sequence_t *sequence);
-moe_sequence_t *moe_sequence_queue_pop(moe_sequence_queue_t *queue);
 
 /* Ends a sequence that the caller owns and that the scheduler no longer holds: forgets it, tells
  * the sink, frees it.  The last event must have been given to the sink. */

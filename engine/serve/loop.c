@@ -121,6 +121,7 @@ static int take_input(moe_engine_t *engine, int idle)
         moe_scheduler_add(scheduler, &sequence->task);
     }
     cancelled = take_control(engine);
+    moe_tenants_forget(&engine->tenants, scheduler);
     stopping = engine->stopping;
     pthread_mutex_unlock(&engine->lock);
     if (cancelled) {

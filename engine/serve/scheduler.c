@@ -1,18 +1,23 @@
 /*
- * Two lists of tasks, both sorted by (priority, arrival): the queue, and those that run and hold
- * cache blocks.
+ * Tasks are in lists sorted by (priority, arrival): one queue for each share, and one of all tasks
+ * that run and hold cache blocks.
  *
  * A task is admitted when blocks for all its known tokens are free, and one more for each running
  * task so that it is not thrown out again at once.  It gets them in one go: a prompt that was begun
- * never lacks blocks, only a decode that enters a new block can.  Then the youngest running task is
- * preempted: it loses its blocks, keeps its tokens and goes back to the queue, where its arrival
- * puts it in front.  The oldest is never preempted for another, so it always comes to an end, and
- * with it everybody.
+ * never lacks blocks, only a decode that enters a new block can.  Then a task is preempted: it loses
+ * its blocks, keeps its tokens and goes back to the queue, where its arrival puts it in front.  It is
+ * the youngest of the share that holds most blocks, among the last priority; but the first of all
+ * running tasks is never preempted for another, so it always comes to an end, and with it everybody.
  *
  * A paused task (its client does not read) keeps its blocks as long as nobody needs them.
  *
- * Decode order is oldest first and victims are the youngest, so a task that is already part of the
- * plan is never a victim of the same plan.
+ * Prompt rows are shared out by start-time fair queueing, what deficit round robin becomes for small
+ * quanta: each share counts the rows computed for it, the lowest count among those with work is
+ * next, and `level` follows it.  A share that was away comes back with its old count, but at most
+ * MOE_SHARE_CREDIT behind the level.  So nobody gains by coming in small bites, and nobody is made
+ * to pay for what he used while no one else wanted it.
+ *
+ * Nothing here depends on a clock: the same tasks and times give the same plans.
  */
 
 #include "engine/serve/scheduler.h"
@@ -20,20 +25,23 @@
 #include <assert.h>
 #include <stdlib.h>
 
-typedef struct {
-    moe_task_t *first, *last;
-    uint32_t count;
-} task_list_t;
+#include "engine/serve/cost.h"
 
 struct moe_scheduler_s {
     moe_scheduler_options_t options;
     moe_cache_t *cache;
-    task_list_t waiting, running;
+    moe_task_list_t running;
+    moe_share_t *shares;                /* those that have tasks */
+    uint32_t n_shares, n_waiting;
+    uint64_t level;                     /* of the share served last; never falls */
+    moe_task_t *first_new, *last_new;   /* never started, by deadline */
     uint64_t preemptions;
-    double decode_ns, prefill_ns;       /* measured cost of a row; 0: not known yet */
+    moe_cost_t cost;
     moe_batch_sequence_t *sequences;    /* [batch_sequences] */
     moe_plan_t plan;
-    uint32_t outputs;                   /* of the plan */
+    moe_step_size_t size;               /* of the plan */
+    uint32_t outputs;
+    int cut_short;                      /* the plan is: a prompt was completed for a share in credit */
 };
 
 
@@ -77,15 +85,32 @@ static int goes_before(const moe_task_t *a, const moe_task_t *b)
 }
 
 
-static void insert(task_list_t *list, moe_task_t *task, moe_task_state_t state)
+/* Who comes back is looked for from the front, who is new from the end. */
+static moe_task_t *find_before(const moe_task_list_t *list, const moe_task_t *task)
 {
-    moe_task_t *after = list->last;
+    moe_task_t *before = list->last;
 
-    while (after && goes_before(task, after)) {
-        after = after->previous;
+    if (task->started) {
+        moe_task_t *behind = list->first;
+
+        while (behind && goes_before(behind, task)) {
+            behind = behind->next;
+        }
+        return behind ? behind->previous : list->last;
     }
-    task->previous = after;
-    task->next = after ? after->next : list->first;
+    while (before && goes_before(task, before)) {
+        before = before->previous;
+    }
+    return before;
+}
+
+
+static void insert(moe_task_list_t *list, moe_task_t *task, moe_task_state_t state)
+{
+    moe_task_t *before = find_before(list, task);
+
+    task->previous = before;
+    task->next = before ? before->next : list->first;
     *(task->previous ? &task->previous->next : &list->first) = task;
     *(task->next ? &task->next->previous : &list->last) = task;
     task->state = state;
@@ -93,7 +118,7 @@ static void insert(task_list_t *list, moe_task_t *task, moe_task_state_t state)
 }
 
 
-static void take_out(task_list_t *list, moe_task_t *task)
+static void take_out(moe_task_list_t *list, moe_task_t *task)
 {
     *(task->previous ? &task->previous->next : &list->first) = task->next;
     *(task->next ? &task->next->previous : &list->last) = task->previous;
@@ -103,23 +128,97 @@ static void take_out(task_list_t *list, moe_task_t *task)
 }
 
 
+/* A share is listed while it has tasks. */
+static void enter(moe_scheduler_t *scheduler, moe_share_t *share)
+{
+    if (share->waiting.count + share->running == 0) {
+        share->previous = NULL;
+        share->next = scheduler->shares;
+        if (share->next) {
+            share->next->previous = share;
+        }
+        scheduler->shares = share;
+        scheduler->n_shares++;
+    }
+}
+
+
+static void leave(moe_scheduler_t *scheduler, moe_share_t *share)
+{
+    if (share->waiting.count + share->running == 0) {
+        *(share->previous ? &share->previous->next : &scheduler->shares) = share->next;
+        if (share->next) {
+            share->next->previous = share->previous;
+        }
+        scheduler->n_shares--;
+    }
+}
+
+
+static void enter_new(moe_scheduler_t *scheduler, moe_task_t *task)
+{
+    moe_task_t *before = scheduler->last_new;
+
+    while (before && before->deadline_ns > task->deadline_ns) {
+        before = before->previous_new;
+    }
+    task->previous_new = before;
+    task->next_new = before ? before->next_new : scheduler->first_new;
+    *(before ? &before->next_new : &scheduler->first_new) = task;
+    *(task->next_new ? &task->next_new->previous_new : &scheduler->last_new) = task;
+}
+
+
+static void leave_new(moe_scheduler_t *scheduler, moe_task_t *task)
+{
+    *(task->previous_new ? &task->previous_new->next_new : &scheduler->first_new) = task->next_new;
+    *(task->next_new ? &task->next_new->previous_new : &scheduler->last_new) = task->previous_new;
+}
+
+
+static void put_waiting(moe_scheduler_t *scheduler, moe_task_t *task)
+{
+    enter(scheduler, task->share);
+    insert(&task->share->waiting, task, MOE_TASK_WAITING);
+    scheduler->n_waiting++;
+}
+
+
+static void take_waiting(moe_scheduler_t *scheduler, moe_task_t *task)
+{
+    if (!task->started && task->deadline_ns) {
+        leave_new(scheduler, task);
+    }
+    take_out(&task->share->waiting, task);
+    scheduler->n_waiting--;
+}
+
+
 void moe_scheduler_add(moe_scheduler_t *scheduler, moe_task_t *task)
 {
     assert(task->state == MOE_TASK_NEW && task->n_tokens > 0);
     task->computed = 0;
     task->started = 0;
-    insert(&scheduler->waiting, task, MOE_TASK_WAITING);
+    put_waiting(scheduler, task);
+    if (task->deadline_ns) {
+        enter_new(scheduler, task);
+    }
 }
 
 
 void moe_scheduler_remove(moe_scheduler_t *scheduler, moe_task_t *task)
 {
     moe_cache_release(scheduler->cache, &task->table);
-    if (task->state == MOE_TASK_WAITING) {
-        take_out(&scheduler->waiting, task);
-    } else if (task->state == MOE_TASK_RUNNING) {
-        take_out(&scheduler->running, task);
+    if (task->state == MOE_TASK_NEW) {
+        return;
     }
+    if (task->state == MOE_TASK_WAITING) {
+        take_waiting(scheduler, task);
+    } else {
+        take_out(&scheduler->running, task);
+        task->share->running--;
+    }
+    leave(scheduler, task->share);
 }
 
 
@@ -128,29 +227,9 @@ static void preempt(moe_scheduler_t *scheduler, moe_task_t *task)
     moe_cache_release(scheduler->cache, &task->table);
     task->computed = 0;
     take_out(&scheduler->running, task);
-    insert(&scheduler->waiting, task, MOE_TASK_WAITING);
+    put_waiting(scheduler, task);
+    task->share->running--;
     scheduler->preemptions++;
-}
-
-
-static void add_rows(moe_scheduler_t *scheduler, moe_task_t *task, uint32_t rows)
-{
-    uint32_t end = task->computed + rows;
-    uint32_t first = task->outputs_from > task->computed ? task->outputs_from : task->computed;
-    moe_plan_t *plan = &scheduler->plan;
-
-    task->step_rows = rows;
-    task->step_outputs = end > first ? end - first : 0;
-    scheduler->sequences[plan->batch.n_sequences] = (moe_batch_sequence_t) {
-        .tokens = task->tokens + task->computed,
-        .n_tokens = rows,
-        .position = task->computed,
-        .blocks = task->table.blocks,
-        .n_outputs = task->step_outputs
-    };
-    plan->tasks[plan->batch.n_sequences++] = task;
-    plan->rows += rows;
-    scheduler->outputs += task->step_outputs;
 }
 
 
@@ -160,82 +239,170 @@ static int is_decode(const moe_task_t *task)
 }
 
 
-/* Gets the task the block of its last token, from younger ones if it must be.  0 when the task
- * itself was the youngest and is now in the queue. */
-static int make_room(moe_scheduler_t *scheduler, moe_task_t *task)
+/* An equal part of the places; 0 when there are fewer than shares. */
+static uint32_t fair_places(const moe_scheduler_t *scheduler)
 {
-    while (!moe_cache_grow(scheduler->cache, &task->table, task->n_tokens)) {
-        moe_task_t *victim = scheduler->running.last;
-
-        preempt(scheduler, victim);
-        if (victim == task) {
-            return 0;
-        }
-    }
-    return 1;
+    return scheduler->options.batch_sequences / scheduler->n_shares;
 }
 
 
-static void plan_decodes(moe_scheduler_t *scheduler)
+static uint32_t fair_blocks(const moe_scheduler_t *scheduler)
 {
-    moe_task_t *task, *next;
+    return moe_cache_blocks(scheduler->cache) / scheduler->n_shares;
+}
 
-    for (task = scheduler->running.first; task; task = next) {
-        if (task->paused || !is_decode(task)) {
-            next = task->next;
-            continue;
-        }
-        if (!make_room(scheduler, task)) {
+
+static void count_blocks(moe_scheduler_t *scheduler)
+{
+    for (moe_share_t *share = scheduler->shares; share; share = share->next) {
+        share->blocks = 0;
+    }
+    for (moe_task_t *task = scheduler->running.first; task; task = task->next) {
+        task->share->blocks += task->table.count;
+    }
+}
+
+
+/* Who loses his blocks when a decode needs one. */
+static moe_task_t *find_loser(moe_scheduler_t *scheduler)
+{
+    moe_task_t *loser = scheduler->running.last, *task;
+
+    count_blocks(scheduler);
+    for (task = loser; task != scheduler->running.first; task = task->previous) {
+        if (task->priority != scheduler->running.last->priority) {
             break;
         }
-        add_rows(scheduler, task, 1);
+        if (task->share->blocks > loser->share->blocks) {
+            loser = task;
+        }
+    }
+    return loser;
+}
+
+
+/* Every running decode gets the block of its next token, from others if it must be. */
+static void grow_decodes(moe_scheduler_t *scheduler)
+{
+    moe_task_t *task = scheduler->running.first, *next, *loser;
+
+    while (task) {
+        if (task->paused || !is_decode(task)
+            || moe_cache_grow(scheduler->cache, &task->table, task->n_tokens))
+        {
+            task = task->next;
+            continue;
+        }
         next = task->next;
+        loser = find_loser(scheduler);
+        preempt(scheduler, loser);
+        if (loser == task) {
+            task = next;
+        }
     }
-    scheduler->plan.decode_rows = scheduler->plan.rows;
 }
 
 
-/* Rows of prompts that fit beside the decodes. */
-static uint32_t prefill_rows(const moe_scheduler_t *scheduler)
+/* Into the share's list of running tasks with more than a row to go. */
+static void put_chunked(moe_task_t *task)
 {
-    uint32_t decode_rows = scheduler->plan.decode_rows;
-    uint32_t space = scheduler->options.batch_rows - decode_rows;
-    double time = (double) scheduler->options.step_time_ns - decode_rows * scheduler->decode_ns;
-    double rows = scheduler->prefill_ns > 0.0 ? time / scheduler->prefill_ns : 0.0;
+    moe_task_t **link = &task->share->chunked;
 
-    /* Also while the cost of a row is unknown: a slow machine's first step must not be its longest. */
-    if (rows < MOE_LEAST_CHUNK) {
-        rows = MOE_LEAST_CHUNK;
+    while (*link && goes_before(*link, task)) {
+        link = &(*link)->next_chunked;
     }
-    return rows < space ? (uint32_t) rows : space;
+    task->next_chunked = *link;
+    *link = task;
 }
 
 
-/* The largest chunk within `rows` whose outputs fit into what the batch has left. */
-static uint32_t chunk_rows(const moe_scheduler_t *scheduler, const moe_task_t *task, uint32_t rows)
+static moe_task_t *skip_paused(moe_task_t *task)
 {
-    uint32_t outputs = scheduler->options.batch_outputs - scheduler->outputs;
-    uint32_t pending = task->n_tokens - task->computed;
-    uint32_t silent = task->outputs_from > task->computed ? task->outputs_from - task->computed : 0;
-
-    if (rows > pending) {
-        rows = pending;
+    while (task && task->paused) {
+        task = task->next;
     }
-    if (rows > silent && rows - silent > outputs) {
-        rows = silent + outputs;
-    }
-    return rows;
+    return task;
 }
 
 
-static uint32_t plan_chunk(moe_scheduler_t *scheduler, moe_task_t *task, uint32_t rows)
+/* Finds what each share has for this step. */
+static void list_candidates(moe_scheduler_t *scheduler)
 {
-    uint32_t chunk = chunk_rows(scheduler, task, rows);
-
-    if (chunk > 0) {
-        add_rows(scheduler, task, chunk);
+    for (moe_share_t *share = scheduler->shares; share; share = share->next) {
+        share->chunked = NULL;
+        share->candidate = skip_paused(share->waiting.first);
     }
-    return rows - chunk;
+    for (moe_task_t *task = scheduler->running.last; task; task = task->previous) {
+        task->step_rows = task->step_outputs = 0;
+        if (!task->paused && !is_decode(task)) {
+            put_chunked(task);
+        }
+    }
+}
+
+
+static uint64_t level_of(const moe_scheduler_t *scheduler, const moe_share_t *share)
+{
+    uint64_t level = scheduler->level;
+    uint64_t least = level > MOE_SHARE_CREDIT ? level - MOE_SHARE_CREDIT : 0;
+
+    return share->served > least ? share->served : least;
+}
+
+
+/* What a share would do next. */
+typedef struct {
+    moe_task_t *task;               /* NULL: nothing */
+    int holds_enough;               /* it would be admitted beyond an equal part of the places */
+    uint64_t level;
+} contender_t;
+
+
+static contender_t contender_of(const moe_scheduler_t *scheduler, const moe_share_t *share,
+                                int admitting)
+{
+    const moe_task_t *waiting = admitting ? share->candidate : NULL;
+    contender_t contender = { .task = share->chunked, .level = level_of(scheduler, share) };
+
+    if (waiting && (contender.task == NULL || waiting->priority < contender.task->priority)) {
+        contender.task = share->candidate;
+        contender.holds_enough = share->running > 0 && share->running >= fair_places(scheduler);
+    }
+    return contender;
+}
+
+
+static int precedes(const contender_t *a, const contender_t *b)
+{
+    if (a->task == NULL || b->task == NULL) {
+        return a->task != NULL;
+    }
+    if (a->task->priority != b->task->priority) {
+        return a->task->priority < b->task->priority;
+    }
+    if (a->holds_enough != b->holds_enough) {
+        return b->holds_enough;
+    }
+    return a->level < b->level || (a->level == b->level && a->task->order < b->task->order);
+}
+
+
+/* The next of all shares, and who would be next without it. */
+static contender_t pick(const moe_scheduler_t *scheduler, int admitting, contender_t *second)
+{
+    contender_t first = { .task = NULL }, contender;
+
+    second->task = NULL;
+    for (moe_share_t *share = scheduler->shares; share; share = share->next) {
+        contender = contender_of(scheduler, share, admitting);
+        if (precedes(&contender, &first)) {
+            *second = first;
+            first = contender;
+        } else if (precedes(&contender, second)) {
+            *second = contender;
+        }
+    }
+    return first;
 }
 
 
@@ -251,113 +418,306 @@ static moe_task_t *find_paused(const moe_scheduler_t *scheduler)
 }
 
 
-static int has_space(const moe_scheduler_t *scheduler, const moe_task_t *task)
+static int has_place(const moe_scheduler_t *scheduler)
 {
-    uint32_t running = scheduler->running.count;
-
-    return running < scheduler->options.batch_sequences
-           && moe_cache_blocks_for(task->n_tokens) + running <= moe_cache_unused(scheduler->cache);
+    return scheduler->running.count < scheduler->options.batch_sequences;
 }
 
 
-/* The first in the queue becomes running, or stays first: nobody overtakes it. */
-static moe_task_t *admit(moe_scheduler_t *scheduler)
+static int has_blocks(const moe_scheduler_t *scheduler, const moe_task_t *task)
 {
-    moe_task_t *task = scheduler->waiting.first, *victim;
+    return moe_cache_blocks_for(task->n_tokens) + scheduler->running.count
+           <= moe_cache_unused(scheduler->cache);
+}
 
-    while (task && task->paused) {
-        task = task->next;
-    }
-    if (task == NULL) {
+
+/* Who steps back for a task whose share has less than an equal part of what is lacking: the
+ * youngest of the share that has most of it, and more than that.  NULL: nobody. */
+static moe_task_t *find_yielding(moe_scheduler_t *scheduler, const moe_task_t *wanting)
+{
+    uint32_t places = fair_places(scheduler), blocks = fair_blocks(scheduler), most, has;
+    int for_place = !has_place(scheduler);
+    moe_task_t *yielding = NULL, *task;
+
+    count_blocks(scheduler);
+    if (wanting->share->running >= places
+        || (!has_blocks(scheduler, wanting)
+            && wanting->share->blocks + moe_cache_blocks_for(wanting->n_tokens) > blocks))
+    {
         return NULL;
     }
-    while (!has_space(scheduler, task)) {
+    most = for_place ? places : blocks;
+    for (task = scheduler->running.last; task != scheduler->running.first; task = task->previous) {
+        has = for_place ? task->share->running : task->share->blocks;
+        if (task->priority >= wanting->priority && has > most) {
+            yielding = task;
+            most = has;
+        }
+    }
+    return yielding;
+}
+
+
+static int make_place(moe_scheduler_t *scheduler, const moe_task_t *task, int others_yield)
+{
+    moe_task_t *victim;
+
+    while (!has_place(scheduler) || !has_blocks(scheduler, task)) {
         victim = find_paused(scheduler);
+        if (victim == NULL && others_yield) {
+            victim = find_yielding(scheduler, task);
+        }
         if (victim == NULL) {
-            return NULL;
+            return 0;
         }
         preempt(scheduler, victim);
     }
+    return 1;
+}
+
+
+/* A place and blocks for all known tokens must be free. */
+static void admit(moe_scheduler_t *scheduler, moe_task_t *task)
+{
     moe_cache_grow(scheduler->cache, &task->table, task->n_tokens);
-    take_out(&scheduler->waiting, task);
+    task->share->candidate = skip_paused(task->next);
+    take_waiting(scheduler, task);
     insert(&scheduler->running, task, MOE_TASK_RUNNING);
+    task->share->running++;
     task->started = 1;
-    return task;
+    task->step_rows = task->step_outputs = 0;
+}
+
+
+/* Shares without their part of the places get it, before anything is planned for those that hold
+ * more than theirs.  Leaves the candidates listed. */
+static void claim_places(moe_scheduler_t *scheduler)
+{
+    contender_t first, second;
+    int goes_on = 1;
+
+    while (goes_on) {
+        list_candidates(scheduler);
+        first = pick(scheduler, 1, &second);
+        if (first.task == NULL || first.task->state != MOE_TASK_WAITING
+            || (has_place(scheduler) && has_blocks(scheduler, first.task)))
+        {
+            return;
+        }
+        goes_on = make_place(scheduler, first.task, 1);
+        if (goes_on) {
+            admit(scheduler, first.task);
+        }
+    }
+    list_candidates(scheduler);
+}
+
+
+static void plan_rows(moe_scheduler_t *scheduler, moe_task_t *task, uint32_t rows)
+{
+    uint32_t begin = task->computed + task->step_rows, end = begin + rows;
+    uint32_t first = task->outputs_from > begin ? task->outputs_from : begin;
+    uint32_t outputs = end > first ? end - first : 0;
+    moe_plan_t *plan = &scheduler->plan;
+
+    if (task->step_rows == 0) {
+        plan->tasks[plan->batch.n_sequences++] = task;
+    }
+    task->step_rows += rows;
+    task->step_outputs += outputs;
+    plan->rows += rows;
+    scheduler->outputs += outputs;
+    scheduler->size.attended += moe_attended(begin, rows);
+}
+
+
+static void plan_decodes(moe_scheduler_t *scheduler)
+{
+    for (moe_task_t *task = scheduler->running.first; task; task = task->next) {
+        if (!task->paused && is_decode(task)) {
+            plan_rows(scheduler, task, 1);
+        }
+    }
+    scheduler->plan.decode_rows = scheduler->size.decode_rows = scheduler->plan.rows;
+}
+
+
+/* Rows of a prompt that the step has room and time for. */
+static uint32_t fitting_rows(const moe_scheduler_t *scheduler, const moe_task_t *task)
+{
+    uint32_t space = scheduler->options.batch_rows - scheduler->plan.rows;
+    uint32_t prefill = scheduler->size.prefill_rows;
+    uint32_t least = prefill < MOE_LEAST_CHUNK ? MOE_LEAST_CHUNK - prefill : 0;
+    double rows = 0.0;
+
+    if (moe_cost_known(&scheduler->cost)) {
+        rows = moe_cost_rows(&scheduler->cost, &scheduler->size,
+                             task->computed + task->step_rows,
+                             (double) scheduler->options.step_time_ns);
+    }
+    /* Also while the cost of a row is unknown: a slow machine's first step must not be its longest. */
+    if (rows < least) {
+        rows = least;
+    }
+    return rows < space ? (uint32_t) rows : space;
+}
+
+
+/* The largest chunk within `rows` whose outputs fit into what the batch has left. */
+static uint32_t chunk_rows(const moe_scheduler_t *scheduler, const moe_task_t *task, uint32_t rows)
+{
+    uint32_t begin = task->computed + task->step_rows;
+    uint32_t outputs = scheduler->options.batch_outputs - scheduler->outputs;
+    uint32_t pending = task->n_tokens - begin;
+    uint32_t silent = task->outputs_from > begin ? task->outputs_from - begin : 0;
+
+    if (rows > pending) {
+        rows = pending;
+    }
+    if (rows > silent && rows - silent > outputs) {
+        rows = silent + outputs;
+    }
+    return rows;
+}
+
+
+static int completes(const moe_task_t *task)
+{
+    return task->computed + task->step_rows == task->n_tokens;
+}
+
+
+/* Rows of the first contender until the second is due. */
+static void plan_chunk(moe_scheduler_t *scheduler, const contender_t *first,
+                       const contender_t *second, uint32_t rows)
+{
+    moe_task_t *task = first->task;
+    moe_share_t *share = task->share;
+    uint64_t ahead;
+
+    if (second->task && second->task->priority == task->priority && !second->holds_enough) {
+        ahead = second->level - first->level + MOE_LEAST_CHUNK;
+        rows = ahead < rows ? (uint32_t) ahead : rows;
+    }
+    rows = chunk_rows(scheduler, task, rows);
+    if (rows > 0) {
+        scheduler->level = first->level > scheduler->level ? first->level : scheduler->level;
+        share->served = first->level + rows;
+        scheduler->size.prefill_rows += rows;
+        plan_rows(scheduler, task, rows);
+    }
+    if (rows == 0 || completes(task)) {
+        share->chunked = task->next_chunked;
+    }
+}
+
+
+/* Whether `next` should wait for a step of its own, so that the first token of `done` is not held up:
+ * when its share was served more, but not in two steps running. */
+static int stands_back(const moe_scheduler_t *scheduler, const contender_t *next,
+                       const moe_task_t *done, int cut_before)
+{
+    return !cut_before && done && next->task->share != done->share
+           && next->task->priority == done->priority && next->level >= done->share->served;
+}
+
+
+static void plan_chunks(moe_scheduler_t *scheduler)
+{
+    int admitting = 1, cut_before = scheduler->cut_short;
+    const moe_task_t *done = NULL;
+    contender_t first, second;
+    uint32_t rows;
+
+    scheduler->cut_short = 0;
+    while ((first = pick(scheduler, admitting, &second)).task) {
+        rows = fitting_rows(scheduler, first.task);
+        if (rows == 0) {
+            break;
+        }
+        if (stands_back(scheduler, &first, done, cut_before)) {
+            scheduler->cut_short = 1;
+            break;
+        }
+        if (first.task->state == MOE_TASK_RUNNING) {
+            plan_chunk(scheduler, &first, &second, rows);
+            done = completes(first.task) ? first.task : done;
+        } else if (scheduler->outputs < scheduler->options.batch_outputs
+                   && make_place(scheduler, first.task, 0))
+        {
+            admit(scheduler, first.task);
+            put_chunked(first.task);
+        } else {
+            /* Nobody overtakes the first in the queue. */
+            admitting = 0;
+        }
+    }
+}
+
+
+static void fill_batch(moe_scheduler_t *scheduler)
+{
+    moe_batch_t *batch = &scheduler->plan.batch;
+
+    for (uint32_t i = 0; i < batch->n_sequences; i++) {
+        const moe_task_t *task = scheduler->plan.tasks[i];
+
+        scheduler->sequences[i] = (moe_batch_sequence_t) {
+            .tokens = task->tokens + task->computed,
+            .n_tokens = task->step_rows,
+            .position = task->computed,
+            .blocks = task->table.blocks,
+            .n_outputs = task->step_outputs
+        };
+    }
 }
 
 
 const moe_plan_t *moe_scheduler_plan(moe_scheduler_t *scheduler)
 {
     moe_plan_t *plan = &scheduler->plan;
-    moe_task_t *task;
-    uint32_t rows;
 
     plan->batch.n_sequences = 0;
     plan->rows = plan->decode_rows = 0;
     scheduler->outputs = 0;
+    scheduler->size = (moe_step_size_t) { .attended = 0 };
+    grow_decodes(scheduler);
+    claim_places(scheduler);
     plan_decodes(scheduler);
-    rows = prefill_rows(scheduler);
-    for (task = scheduler->running.first; task && rows > 0; task = task->next) {
-        if (!task->paused && !is_decode(task)) {
-            rows = plan_chunk(scheduler, task, rows);
-        }
-    }
-    while (rows > 0 && scheduler->outputs < scheduler->options.batch_outputs
-           && (task = admit(scheduler)) != NULL)
-    {
-        rows = plan_chunk(scheduler, task, rows);
-    }
+    plan_chunks(scheduler);
+    fill_batch(scheduler);
     return plan;
-}
-
-
-/* Moves an average by an eighth of the way; the first value counts whole. */
-static void learn(double *average, double value)
-{
-    *average += *average > 0.0 ? (value - *average) / 8.0 : value;
 }
 
 
 void moe_scheduler_complete(moe_scheduler_t *scheduler, uint64_t elapsed_ns)
 {
     const moe_plan_t *plan = &scheduler->plan;
-    uint32_t prefill = plan->rows - plan->decode_rows;
-    double rest = (double) elapsed_ns - plan->decode_rows * scheduler->decode_ns;
 
     for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
         plan->tasks[i]->computed += plan->tasks[i]->step_rows;
     }
-    if (prefill == 0 && plan->decode_rows > 0) {
-        learn(&scheduler->decode_ns, (double) elapsed_ns / plan->decode_rows);
-    } else if (prefill >= MOE_LEAST_CHUNK) {
-        learn(&scheduler->prefill_ns, (rest > 0.0 ? rest : (double) elapsed_ns) / prefill);
-    }
+    moe_cost_learn(&scheduler->cost, &scheduler->size, elapsed_ns);
 }
 
 
 moe_task_t *moe_scheduler_expired(const moe_scheduler_t *scheduler, uint64_t now_ns)
 {
-    for (moe_task_t *task = scheduler->waiting.first; task; task = task->next) {
-        if (!task->started && task->deadline_ns && task->deadline_ns <= now_ns) {
-            return task;
-        }
-    }
-    return NULL;
+    moe_task_t *task = scheduler->first_new;
+
+    return task && task->deadline_ns <= now_ns ? task : NULL;
 }
 
 
 uint64_t moe_scheduler_next_deadline(const moe_scheduler_t *scheduler)
 {
-    uint64_t nearest = 0;
+    return scheduler->first_new ? scheduler->first_new->deadline_ns : 0;
+}
 
-    for (const moe_task_t *task = scheduler->waiting.first; task; task = task->next) {
-        if (!task->started && task->deadline_ns
-            && (nearest == 0 || task->deadline_ns < nearest))
-        {
-            nearest = task->deadline_ns;
-        }
-    }
-    return nearest;
+
+int moe_scheduler_settled(const moe_scheduler_t *scheduler, const moe_share_t *share)
+{
+    return scheduler->n_shares == 0 || share->served + MOE_SHARE_CREDIT <= scheduler->level;
 }
 
 
@@ -369,7 +729,7 @@ uint32_t moe_scheduler_running(const moe_scheduler_t *scheduler)
 
 uint32_t moe_scheduler_waiting(const moe_scheduler_t *scheduler)
 {
-    return scheduler->waiting.count;
+    return scheduler->n_waiting;
 }
 
 

@@ -10,7 +10,15 @@
  *
  * A step holds the decodes of all running tasks first (one row each), then chunks of prompts up to
  * batch_rows rows and up to the number of rows that step_time is predicted to hold.  The prediction
- * changes how prompts are cut, never a result.  Order everywhere: priority, then arrival.
+ * changes how prompts are cut, never a result.
+ *
+ * Order everywhere: priority, then the fair share of the task's tenant, then arrival.  Tenants share
+ *
+ *   prompt rows   evenly: the one for which fewer were computed is next, whatever the others have
+ *                 waiting.  Who asks for less than others is owed up to MOE_SHARE_CREDIT rows: then
+ *                 a prompt goes first, whole.
+ *   places        (batch_sequences, cache blocks): who has fewer than an equal part of them and
+ *                 waits gets the next, and the youngest task of one who has more steps back for it.
  */
 
 #ifndef MOE_SCHEDULER_H
@@ -20,12 +28,32 @@
 #include "engine/serve/cache.h"
 
 #define MOE_LEAST_CHUNK 16u         /* prefill rows of a step, whatever the prediction says */
+#define MOE_SHARE_CREDIT 4096u      /* prompt rows that a tenant can be owed */
 
 typedef enum {
     MOE_TASK_NEW = 0,               /* not with the scheduler */
     MOE_TASK_WAITING,
     MOE_TASK_RUNNING
 } moe_task_state_t;
+
+typedef struct {
+    struct moe_task_s *first, *last;
+    uint32_t count;
+} moe_task_list_t;
+
+/* A tenant as the scheduler sees it.  Zeroed by the owner before its first task is added; nobody
+ * else's memory while any of its tasks is here. */
+typedef struct moe_share_s {
+    moe_task_list_t waiting;        /* by priority, then arrival */
+    uint32_t running;               /* tasks */
+    uint64_t served;                /* prompt rows computed, and what was lost of its credit */
+    struct moe_share_s *previous, *next;
+
+    /* While a step is planned. */
+    uint32_t blocks;
+    struct moe_task_s *chunked;     /* running tasks with more than one row to go, oldest first */
+    struct moe_task_s *candidate;   /* the first in `waiting` that is not paused */
+} moe_share_t;
 
 /* The scheduler's view of a sequence; embedded in it. */
 typedef struct moe_task_s {
@@ -37,6 +65,7 @@ typedef struct moe_task_s {
     int32_t priority;               /* smaller goes first */
     uint64_t order;                 /* of arrival: decides among equal priorities */
     uint64_t deadline_ns;           /* to be started by; 0: none */
+    moe_share_t *share;             /* its tenant's */
     moe_block_table_t table;        /* capacity for all tokens it may ever have */
 
     /* Kept by the scheduler. */
@@ -45,7 +74,9 @@ typedef struct moe_task_s {
     uint32_t step_rows;             /* of the step in progress, starting at `computed` */
     uint32_t step_outputs;
     int started;                    /* was running at least once */
-    struct moe_task_s *previous, *next;
+    struct moe_task_s *previous, *next;             /* in the list of its state */
+    struct moe_task_s *previous_new, *next_new;     /* among those that were never started */
+    struct moe_task_s *next_chunked;                /* of its share */
 } moe_task_t;
 
 typedef struct {
@@ -85,6 +116,9 @@ moe_task_t *moe_scheduler_expired(const moe_scheduler_t *scheduler, uint64_t now
 
 /* The nearest deadline of the queue, 0 when there is none. */
 uint64_t moe_scheduler_next_deadline(const moe_scheduler_t *scheduler);
+
+/* Whether a share without tasks is worth no more than a new one: the owner may forget it. */
+int moe_scheduler_settled(const moe_scheduler_t *scheduler, const moe_share_t *share);
 
 uint32_t moe_scheduler_running(const moe_scheduler_t *scheduler);
 uint32_t moe_scheduler_waiting(const moe_scheduler_t *scheduler);

@@ -24,6 +24,29 @@
 #include "engine/serve/prompt.h"
 
 
+void moe_sequence_queue_push(moe_sequence_queue_t *queue, moe_sequence_t *sequence)
+{
+    sequence->queue_next = NULL;
+    *(queue->last ? &queue->last->queue_next : &queue->first) = sequence;
+    queue->last = sequence;
+}
+
+
+moe_sequence_t *moe_sequence_queue_pop(moe_sequence_queue_t *queue)
+{
+    moe_sequence_t *sequence = queue->first;
+
+    if (sequence) {
+        queue->first = sequence->queue_next;
+        if (queue->first == NULL) {
+            queue->last = NULL;
+        }
+        sequence->queue_next = NULL;
+    }
+    return sequence;
+}
+
+
 moe_sequence_t *moe_sequence_create(moe_request_t *request, void *client, uint64_t id,
                                     uint32_t credit, uint64_t now_ns, moe_error_t *error)
 {

@@ -37,6 +37,7 @@ typedef struct moe_sequence_s {
     /* Identity and links; guarded by the engine's lock. */
     void *client;
     uint64_t id;
+    struct moe_tenant_s *tenant;
     struct moe_sequence_s *hash_next, *queue_next, *control_next;
     int cancelled;
     int in_control;
@@ -72,6 +73,14 @@ typedef struct moe_sequence_s {
 
     uint64_t arrival_ns, scheduled_ns, first_token_ns, last_token_ns;
 } moe_sequence_t;
+
+/* First in, first out, through queue_next. */
+typedef struct {
+    moe_sequence_t *first, *last;
+} moe_sequence_queue_t;
+
+void moe_sequence_queue_push(moe_sequence_queue_t *queue, moe_sequence_t *sequence);
+moe_sequence_t *moe_sequence_queue_pop(moe_sequence_queue_t *queue);
 
 /* Takes the request over.  NULL with MOE_LIMIT: the request stays the caller's. */
 moe_sequence_t *moe_sequence_create(moe_request_t *request, void *client, uint64_t id,

@@ -15,8 +15,10 @@
 #include "engine/serve/scheduler.h"
 
 #define MS 1000000ull
-#define TASKS 24u
+#define TASKS 48u
 #define BLOCKS_LIMIT 64u
+
+#define SHARES 4u
 
 typedef struct {
     moe_task_t task;
@@ -36,6 +38,9 @@ typedef struct {
     moe_scheduler_t *scheduler;
     moe_scheduler_options_t options;
     uint64_t arrivals;
+    moe_share_t shares[SHARES];
+    unsigned tenant;            /* of the next job */
+    uint64_t deadline_ns;
 } bench_t;
 
 
@@ -81,6 +86,8 @@ static void add(bench_t *bench, job_t *job, uint32_t n_prompt, uint32_t goal, in
     job->task.outputs_from = n_prompt - 1;
     job->task.priority = priority;
     job->task.order = bench->arrivals++;
+    job->task.share = &bench->shares[bench->tenant];
+    job->task.deadline_ns = bench->deadline_ns;
     assert_int_equal(0, moe_block_table_init(&job->task.table, n_prompt + goal, &error));
     moe_scheduler_add(bench->scheduler, &job->task);
 }
@@ -370,29 +377,201 @@ static void test_outputs(void **state)
 static void test_deadline(void **state)
 {
     bench_t bench;
-    job_t running, waiting;
+    job_t running, waiting, last;
 
     set_up(&bench, 8, 64, 1);
+    bench.deadline_ns = 5;
     add(&bench, &running, 10, 50, 0);
-    running.task.deadline_ns = 5;
     assert_int_equal(5, moe_scheduler_next_deadline(bench.scheduler));
     step(&bench, MS);
     assert_int_equal(0, moe_scheduler_next_deadline(bench.scheduler));
     assert_null(moe_scheduler_expired(bench.scheduler, 1000));
+    bench.deadline_ns = 200;
+    add(&bench, &last, 10, 50, 0);
+    bench.deadline_ns = 100;
     add(&bench, &waiting, 10, 50, 0);
-    waiting.task.deadline_ns = 100;
     assert_int_equal(100, moe_scheduler_next_deadline(bench.scheduler));
     assert_null(moe_scheduler_expired(bench.scheduler, 99));
     assert_ptr_equal(&waiting, moe_scheduler_expired(bench.scheduler, 100));
+    finish(&bench, &waiting);
+    assert_int_equal(200, moe_scheduler_next_deadline(bench.scheduler));
     /* Who was started once and had to give way is not late. */
     running.task.paused = 1;
     step(&bench, MS);
     assert_int_equal(MOE_TASK_WAITING, running.task.state);
     assert_null(moe_scheduler_expired(bench.scheduler, 1000));
     assert_int_equal(0, moe_scheduler_next_deadline(bench.scheduler));
-    finish(&bench, &waiting);
+    finish(&bench, &last);
     finish(&bench, &running);
     tear_down(&bench);
+}
+
+
+/* ---- tenants ---- */
+
+/* Tenant 0 always has long prompts waiting and running; how many steps does tenant 1's prompt take? */
+static unsigned steps_to_first(bench_t *bench, uint32_t n_prompt, unsigned flood, uint32_t goal)
+{
+    job_t *jobs = calloc(TASKS, sizeof(job_t)), *job = calloc(1, sizeof(*job));
+    unsigned steps = 0;
+
+    assert_true(jobs && job);
+    bench->tenant = 0;
+    for (unsigned i = 0; i < flood; i++) {
+        add(bench, &jobs[i], 100, goal, 0);
+    }
+    for (unsigned i = 0; i < 40; i++) {
+        step(bench, MS / 10);
+    }
+    bench->tenant = 1;
+    add(bench, job, n_prompt, 2, 0);
+    while (generated(job) == 0) {
+        step(bench, MS / 10);
+        assert_true(++steps < 100);
+    }
+    finish(bench, job);
+    for (unsigned i = 0; i < flood; i++) {
+        if (jobs[i].task.state != MOE_TASK_NEW) {
+            finish(bench, &jobs[i]);
+        }
+    }
+    free(jobs);
+    free(job);
+    return steps;
+}
+
+
+/* A flood costs the other tenant the rows of the flood's decodes, whatever of it waits and whether
+ * places, blocks or rows are what it took all of. */
+static void test_flood(void **state)
+{
+    static const struct {
+        uint32_t blocks, rows, sequences, prompt, goal;
+    } cases[] = {
+        { 64, 64, 4, 300, 400 },        /* places: 4 run for long */
+        { 64, 64, 8, 300, 2 },          /* rows: prompts follow prompts */
+        { 40, 64, 16, 250, 400 },       /* blocks */
+        { 64, 32, 8, 300, 1 }
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        unsigned alone, flooded;
+        bench_t bench;
+
+        set_up(&bench, cases[i].blocks, cases[i].rows, cases[i].sequences);
+        alone = steps_to_first(&bench, cases[i].prompt, 0, 0);
+        tear_down(&bench);
+        set_up(&bench, cases[i].blocks, cases[i].rows, cases[i].sequences);
+        flooded = steps_to_first(&bench, cases[i].prompt, TASKS, cases[i].goal);
+        tear_down(&bench);
+        /* And one for the step that was running when it came. */
+        assert_true(flooded + 1 <= 2 * alone);
+    }
+}
+
+
+/* Two tenants that both want all they can get have equal rows, however many requests they cut them
+ * into; then the third comes, who is owed something. */
+static void test_equal_rows(void **state)
+{
+    static const uint32_t prompts[SHARES] = { 200, 20, 64, 100 };
+    job_t *jobs = calloc(TASKS, sizeof(job_t));
+    uint64_t served[SHARES] = { 0 };
+    bench_t bench;
+
+    assert_non_null(jobs);
+    set_up(&bench, 64, 64, 16);
+    for (unsigned round = 0; round < 4000; round++) {
+        unsigned tenants = round < 2000 ? 2 : 3;
+
+        for (unsigned i = 0; i < TASKS; i++) {
+            bench.tenant = i % SHARES;
+            if (jobs[i].task.state == MOE_TASK_NEW && bench.tenant < tenants) {
+                add(&bench, &jobs[i], prompts[bench.tenant], 1 + i % 3, 0);
+            }
+        }
+        step(&bench, MS / 10);
+        for (unsigned i = 0; i < tenants; i++) {
+            if (round == 100 || round == 2000) {
+                served[i] = bench.shares[i].served;
+            }
+        }
+        if (round == 1999) {
+            uint64_t first = bench.shares[0].served - served[0];
+            uint64_t second = bench.shares[1].served - served[1];
+
+            assert_true(first > 40000 && second > 40000);
+            assert_true(first < second + 2 * 64 && second < first + 2 * 64);
+        }
+    }
+    /* The third's credit was limited, and is used up. */
+    assert_true(bench.shares[2].served - served[2] < bench.shares[0].served - served[0]
+                                                     + MOE_SHARE_CREDIT + 2 * 64);
+    assert_true(bench.shares[0].served - served[0] > 20000);
+    assert_false(moe_scheduler_settled(bench.scheduler, &bench.shares[2]));
+    assert_true(moe_scheduler_settled(bench.scheduler, &bench.shares[3]));
+    for (unsigned i = 0; i < TASKS; i++) {
+        if (jobs[i].task.state != MOE_TASK_NEW) {
+            finish(&bench, &jobs[i]);
+        }
+    }
+    tear_down(&bench);
+    free(jobs);
+}
+
+
+/* Places: the youngest of who has more than its part steps back, once, and the oldest never. */
+static void test_equal_places(void **state)
+{
+    job_t *jobs = calloc(TASKS, sizeof(job_t));
+    bench_t bench;
+
+    assert_non_null(jobs);
+    set_up(&bench, 64, 64, 4);
+    for (unsigned i = 0; i < 8; i++) {
+        add(&bench, &jobs[i], 16, 300, 0);
+    }
+    for (unsigned i = 0; i < 10; i++) {
+        step(&bench, MS / 100);
+    }
+    assert_int_equal(4, bench.shares[0].running);
+    assert_int_equal(0, moe_scheduler_preemptions(bench.scheduler));
+    bench.tenant = 1;
+    for (unsigned i = 8; i < 12; i++) {
+        add(&bench, &jobs[i], 16, 300, 0);
+    }
+    step(&bench, MS / 100);
+    assert_int_equal(1, moe_scheduler_preemptions(bench.scheduler));
+    assert_int_equal(MOE_TASK_WAITING, jobs[3].task.state);
+    assert_int_equal(1, generated(&jobs[8]));
+    step(&bench, MS / 100);
+    assert_int_equal(MOE_TASK_WAITING, jobs[2].task.state);
+    assert_int_equal(MOE_TASK_RUNNING, jobs[8].task.state);
+    assert_int_equal(MOE_TASK_RUNNING, jobs[9].task.state);
+    for (unsigned i = 0; i < 50; i++) {
+        step(&bench, MS / 100);
+        assert_int_equal(2, moe_scheduler_preemptions(bench.scheduler));
+    }
+    /* What the other gives up is the other's again, not the one's that waits longer. */
+    finish(&bench, &jobs[8]);
+    step(&bench, MS / 100);
+    assert_int_equal(MOE_TASK_RUNNING, jobs[10].task.state);
+    /* Less important tasks take nothing from others. */
+    bench.tenant = 2;
+    add(&bench, &jobs[12], 16, 300, 1);
+    step(&bench, MS / 100);
+    assert_int_equal(MOE_TASK_WAITING, jobs[12].task.state);
+    add(&bench, &jobs[13], 16, 300, 0);
+    step(&bench, MS / 100);
+    assert_int_equal(MOE_TASK_RUNNING, jobs[13].task.state);
+    assert_int_equal(MOE_TASK_RUNNING, jobs[0].task.state);
+    for (unsigned i = 0; i < 14; i++) {
+        if (jobs[i].task.state != MOE_TASK_NEW) {
+            finish(&bench, &jobs[i]);
+        }
+    }
+    tear_down(&bench);
+    free(jobs);
 }
 
 
@@ -411,6 +590,7 @@ static void test_random(void **state)
         unsigned i = (unsigned) rand_r(&seed) % TASKS;
 
         if (round < 25000 && !alive[i]) {
+            bench.tenant = (unsigned) rand_r(&seed) % SHARES;
             add(&bench, &jobs[i], 1 + (uint32_t) rand_r(&seed) % 150,
                 1 + (uint32_t) rand_r(&seed) % 200, rand_r(&seed) % 3);
             alive[i] = 1;
@@ -449,6 +629,9 @@ int main(void)
         cmocka_unit_test(test_paused),
         cmocka_unit_test(test_outputs),
         cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_equal_rows),
+        cmocka_unit_test(test_equal_places),
         cmocka_unit_test(test_random)
     };
 
