@@ -11,6 +11,7 @@
 #include "http/api.h"
 #include "http/channel.h"
 #include "http/engine_process.h"
+#include "http/keys.h"
 #include "http/metrics.h"
 #include "http/model.h"
 #include "http/request.h"
@@ -51,6 +52,11 @@ static ngx_conf_num_bounds_t  ngx_http_moe_resume_bounds = {
 
 static ngx_conf_num_bounds_t  ngx_http_moe_max_tokens_bounds = {
     ngx_conf_check_num_bounds, 0, NGX_MAX_INT32_VALUE
+};
+
+
+static ngx_conf_num_bounds_t  ngx_http_moe_priority_bounds = {
+    ngx_conf_check_num_bounds, 0, 1000000
 };
 
 
@@ -118,6 +124,27 @@ static ngx_command_t  ngx_http_moe_commands[] = {
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_moe_loc_conf_t, resume),
       &ngx_http_moe_resume_bounds },
+
+    { ngx_string("moe_priority"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_num_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_moe_loc_conf_t, priority),
+      &ngx_http_moe_priority_bounds },
+
+    { ngx_string("moe_api_keys"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_moe_keys_set,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("moe_cache_salt"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_set_complex_value_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_moe_loc_conf_t, cache_salt),
+      NULL },
 
     { ngx_string("moe_status"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
@@ -216,7 +243,7 @@ ngx_http_moe_postconfiguration(ngx_conf_t *cf)
         }
     }
 
-    return NGX_OK;
+    return ngx_http_moe_keys_init(cf);
 }
 
 
@@ -289,6 +316,7 @@ ngx_http_moe_create_loc_conf(ngx_conf_t *cf)
      * set by ngx_pcalloc():
      *
      *     conf->pass = NULL;
+     *     conf->cache_salt = NULL;
      */
 
     conf->api = NGX_CONF_UNSET_UINT;
@@ -297,6 +325,8 @@ ngx_http_moe_create_loc_conf(ngx_conf_t *cf)
     conf->timeout_total = NGX_CONF_UNSET_MSEC;
     conf->ping = NGX_CONF_UNSET_MSEC;
     conf->resume = NGX_CONF_UNSET;
+    conf->priority = NGX_CONF_UNSET;
+    conf->keys = NGX_CONF_UNSET_PTR;
 
     return conf;
 }
@@ -329,6 +359,12 @@ ngx_http_moe_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_msec_value(conf->timeout_total, prev->timeout_total, 0);
     ngx_conf_merge_msec_value(conf->ping, prev->ping, 15000);
     ngx_conf_merge_value(conf->resume, prev->resume, 1);
+    ngx_conf_merge_value(conf->priority, prev->priority, 0);
+    ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
+
+    if (conf->cache_salt == NULL) {
+        conf->cache_salt = prev->cache_salt;
+    }
 
     return NGX_CONF_OK;
 }

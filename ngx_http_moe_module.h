@@ -34,6 +34,8 @@ typedef struct ngx_http_moe_engine_s   ngx_http_moe_engine_t;
 typedef struct ngx_http_moe_channel_s  ngx_http_moe_channel_t;
 typedef struct ngx_http_moe_model_s    ngx_http_moe_model_t;
 typedef struct ngx_http_moe_ctx_s      ngx_http_moe_ctx_t;
+typedef struct ngx_http_moe_key_s      ngx_http_moe_key_t;
+typedef struct ngx_http_moe_keys_s     ngx_http_moe_keys_t;
 
 
 /* Where a configuration object was written, for errors found later. */
@@ -72,6 +74,9 @@ typedef struct {
     ngx_msec_t                  timeout_total;
     ngx_msec_t                  ping;
     ngx_int_t                   resume;      /* times; 0: never */
+    ngx_int_t                   priority;
+    ngx_http_moe_keys_t        *keys;        /* NULL: none are asked for */
+    ngx_http_complex_value_t   *cache_salt;  /* NULL: none */
 } ngx_http_moe_loc_conf_t;
 
 

@@ -33,6 +33,7 @@ static ngx_int_t ngx_http_moe_parse_fields(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_parse_check(ngx_http_moe_parse_t *parse);
 static void ngx_http_moe_parse_settle(ngx_http_moe_parse_t *parse);
 static void ngx_http_moe_parse_max_tokens(ngx_http_moe_parse_t *parse);
+static void ngx_http_moe_parse_priority(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode_chat(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode_prompts(ngx_http_moe_parse_t *parse);
@@ -201,6 +202,8 @@ ngx_http_moe_openai_parse(ngx_http_moe_job_t *job)
     parse.prompt_logprobs = -1;
 
     moe_request_defaults(&parse.request);
+    parse.request.tenant = job->tenant;
+    parse.request.salt = job->salt;
 
     if (ngx_http_moe_parse_root(&parse) == NGX_OK
         && ngx_http_moe_parse_fields(&parse) == NGX_OK
@@ -429,6 +432,7 @@ ngx_http_moe_parse_settle(ngx_http_moe_parse_t *parse)
     }
 
     ngx_http_moe_parse_max_tokens(parse);
+    ngx_http_moe_parse_priority(parse);
 
     if (parse->kind == NGX_HTTP_MOE_CHAT) {
         request->logprobs = parse->chat_logprobs
@@ -493,6 +497,20 @@ ngx_http_moe_parse_max_tokens(ngx_http_moe_parse_t *parse)
         request->max_tokens = limit;
         request->min_tokens = ngx_min(request->min_tokens, limit);
     }
+}
+
+
+/* A request may stand back behind the others of its location, not before. */
+
+static void
+ngx_http_moe_parse_priority(ngx_http_moe_parse_t *parse)
+{
+    int64_t  priority;
+
+    priority = (int64_t) parse->job->priority
+               + ngx_max(parse->request.priority, 0);
+
+    parse->request.priority = (int32_t) ngx_min(priority, INT32_MAX);
 }
 
 

@@ -13,6 +13,7 @@
 #include "http/engine_process.h"
 #include "http/health.h"
 #include "http/job.h"
+#include "http/keys.h"
 #include "http/model.h"
 #include "http/reply.h"
 #include "http/stream.h"
@@ -164,6 +165,7 @@ ngx_http_moe_create_ctx(ngx_http_request_t *r, const ngx_http_moe_api_t *api,
     ctx->route = route;
     ctx->job.route = route;
     ctx->job.max_tokens = mlcf->max_tokens;
+    ctx->job.priority = mlcf->priority;
     ctx->created = ngx_time();
     ctx->arrived = moe_now_ns();
 
@@ -285,6 +287,12 @@ ngx_http_moe_body(ngx_http_request_t *r)
     if (size > MOE_FRAME_LIMIT) {
         ngx_http_moe_close(ctx);
         ngx_http_finalize_request(r, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE);
+        return;
+    }
+
+    if (ngx_http_moe_key_apply(r, ctx) != NGX_OK) {
+        ngx_http_moe_close(ctx);
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
 

@@ -32,6 +32,9 @@ typedef struct {
 typedef struct {
     const ngx_http_moe_route_t   *route;
     ngx_uint_t                    max_tokens;   /* the location's limit */
+    ngx_uint_t                    priority;     /* the location's */
+    moe_string_t                  tenant;       /* see ngx_http_moe_key_apply */
+    moe_string_t                  salt;
     char                         *body;
     size_t                        size;
 
@@ -98,6 +101,7 @@ struct ngx_http_moe_ctx_s {
     const ngx_http_moe_api_t     *api;
     const ngx_http_moe_route_t   *route;
     ngx_http_moe_model_t         *model;
+    ngx_http_moe_key_t           *key;          /* the client's, or NULL */
     ngx_http_moe_job_t            job;
 
     ngx_http_moe_choice_t        *choices;

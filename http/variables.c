@@ -6,12 +6,15 @@
 
 
 #include "ngx_http_moe_module.h"
+#include "http/keys.h"
 #include "http/model.h"
 #include "http/request.h"
 #include "http/variables.h"
 
 
 static ngx_int_t ngx_http_moe_variable_model(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_moe_variable_key(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_moe_variable_id(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
@@ -33,6 +36,9 @@ typedef enum {
 static ngx_http_variable_t  ngx_http_moe_variables[] = {
 
     { ngx_string("moe_model"), NULL, ngx_http_moe_variable_model,
+      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("moe_key_id"), NULL, ngx_http_moe_variable_key,
       0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("moe_request_id"), NULL, ngx_http_moe_variable_id,
@@ -111,6 +117,27 @@ ngx_http_moe_variable_model(ngx_http_request_t *r,
     }
 
     ngx_http_moe_variable_set(v, ctx->model->name.data, ctx->model->name.len);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_moe_variable_key(ngx_http_request_t *r, ngx_http_variable_value_t *v,
+    uintptr_t data)
+{
+    ngx_http_moe_ctx_t  *ctx;
+    ngx_http_moe_key_t  *key;
+
+    ctx = ngx_http_moe_get_ctx(r);
+    key = (ctx && ctx->key) ? ctx->key : ngx_http_moe_key(r);
+
+    if (key == NULL) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    ngx_http_moe_variable_set(v, key->id.data, key->id.len);
 
     return NGX_OK;
 }

@@ -43,6 +43,10 @@ my @cases = (
     ['server', 'location /x { moe_pass demo; moe_ping x; }', qr/moe_ping|"x"/],
     ['server', 'location /x { moe_pass demo; moe_resume x; }', qr/"moe_resume"/],
     ['server', 'location /x { moe_pass demo; moe_resume 1001; }', qr/1000/],
+    ['server', 'location /x { moe_pass demo; moe_priority -1; }', qr/moe_priority|"-1"/],
+    ['server', 'location /x { moe_pass demo; moe_priority 1000001; }', qr/1000000/],
+    ['server', 'moe_cache_salt a; moe_cache_salt b;', qr/moe_cache_salt.*duplicate/],
+    ['server', 'moe_api_keys off; moe_api_keys off;', qr/moe_api_keys.*duplicate/],
     ['server', 'location /x { moe_status on; }', qr/moe_status/],
     ['main', 'moe_engine_path /bin/true;', qr/moe_engine_path.*not allowed/],
 );

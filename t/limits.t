@@ -1,4 +1,4 @@
-# Limits: a full queue, waiting too long, moe_max_tokens, moe_timeout, moe_ping.
+# Limits: a full queue, waiting too long, moe_max_tokens, moe_timeout, moe_ping, moe_priority.
 
 use lib 't/lib';
 use Moe::Test;
@@ -80,5 +80,33 @@ ok(wait_until(2, sub { waiting($server) == 1 }), 'one waits');
 $runner->close;
 is($waiter->read_answer->{status}, 200, 'and is served');
 $waiter->close;
+
+# moe_priority: a request's own priority moves it back, never before its location.
+$server = server(slow => 1, workers => 1, model_block => 'batch_sequences 1;',
+    http => "log_format tags \$arg_tag;", server => <<'END');
+access_log %PREFIX%/tags.log tags;
+
+location /late/ {
+    moe_pass demo;
+    moe_priority 10;
+}
+END
+$runner = send_body($server, long_body(2000));
+ok(wait_until(5, sub { running($server) == 1 }), 'priority: one runs');
+my @waiters;
+for my $case (['late', '/late', 0], ['own', '', 20], ['pushing', '/late', -100], ['largest', '/late',
+    2 ** 31 - 1], ['first', '', 0])
+{
+    my ($tag, $prefix, $priority) = @$case;
+    push @waiters, send_body($server, long_body(3, priority => $priority),
+                             uri => "$prefix/v1/completions?tag=$tag");
+    ok(wait_until(5, sub { waiting($server) == @waiters }), "priority: $tag waits");
+}
+$runner->close;
+is($_->read_answer->{status}, 200, 'priority: served') for @waiters;
+$_->close for @waiters;
+my @order = wait_until(3, sub { $server->log_text('tags.log') =~ /largest/ })
+    ? grep { /^\w/ } split /\n/, $server->log_text('tags.log') : ();
+is("@order", 'first late pushing own largest', 'priority: the order');
 
 finish();
