@@ -14,6 +14,7 @@
 #include "http/keys.h"
 #include "http/metrics.h"
 #include "http/model.h"
+#include "http/refusal.h"
 #include "http/request.h"
 #include "http/status.h"
 #include "http/variables.h"
@@ -242,6 +243,8 @@ ngx_http_moe_postconfiguration(ngx_conf_t *cf)
             return NGX_ERROR;
         }
     }
+
+    ngx_http_moe_refusal_init();
 
     return ngx_http_moe_keys_init(cf);
 }

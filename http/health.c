@@ -84,7 +84,6 @@ ngx_http_moe_health(ngx_http_moe_channel_t *ch, ngx_http_moe_health_t *health)
 ngx_int_t
 ngx_http_moe_health_handler(ngx_http_request_t *r, ngx_str_t *rest)
 {
-    char                       seconds[NGX_INT_T_LEN + 1];
     ngx_uint_t                 i;
     ngx_http_moe_text_t        text;
     ngx_http_moe_model_t     **models;
@@ -114,9 +113,9 @@ ngx_http_moe_health_handler(ngx_http_request_t *r, ngx_str_t *rest)
         return ngx_http_moe_reply(r, NGX_HTTP_OK, "application/json", &text);
     }
 
-    (void) snprintf(seconds, sizeof(seconds), "%d", NGX_HTTP_MOE_RETRY_AFTER);
-
-    if (ngx_http_moe_add_header(r, "Retry-After", seconds) != NGX_OK) {
+    if (ngx_http_moe_add_retry_after(r, NGX_HTTP_SERVICE_UNAVAILABLE)
+        != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

@@ -35,36 +35,18 @@ ngx_http_moe_reply(ngx_http_request_t *r, ngx_uint_t status, const char *type,
     ngx_buf_t    *b;
     ngx_chain_t   out;
 
-    if (text->failed) {
-        ngx_http_moe_text_free(text);
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    b = ngx_create_temp_buf(r->pool, text->buffer.size + 1);
-
+    b = ngx_http_moe_reply_body(r, type, text);
     if (b == NULL) {
-        ngx_http_moe_text_free(text);
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-
-    b->last = ngx_cpymem(b->last, text->buffer.data, text->buffer.size);
-    ngx_http_moe_text_free(text);
 
     r->headers_out.status = status;
-    r->headers_out.content_length_n = b->last - b->pos;
-    r->headers_out.content_type.data = (u_char *) type;
-    r->headers_out.content_type.len = ngx_strlen(type);
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.content_type_lowcase = NULL;
 
     rc = ngx_http_send_header(r);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
         return rc;
     }
-
-    b->last_buf = (r == r->main) ? 1 : 0;
-    b->last_in_chain = 1;
 
     out.buf = b;
     out.next = NULL;
@@ -73,11 +55,40 @@ ngx_http_moe_reply(ngx_http_request_t *r, ngx_uint_t status, const char *type,
 }
 
 
+ngx_buf_t *
+ngx_http_moe_reply_body(ngx_http_request_t *r, const char *type,
+    ngx_http_moe_text_t *text)
+{
+    ngx_buf_t  *b;
+
+    b = text->failed ? NULL
+                     : ngx_create_temp_buf(r->pool, text->buffer.size + 1);
+
+    if (b == NULL) {
+        ngx_http_moe_text_free(text);
+        return NULL;
+    }
+
+    b->last = ngx_cpymem(b->last, text->buffer.data, text->buffer.size);
+    b->last_buf = (r == r->main) ? 1 : 0;
+    b->last_in_chain = 1;
+
+    ngx_http_moe_text_free(text);
+
+    r->headers_out.content_length_n = b->last - b->pos;
+    r->headers_out.content_type.data = (u_char *) type;
+    r->headers_out.content_type.len = ngx_strlen(type);
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    return b;
+}
+
+
 ngx_int_t
 ngx_http_moe_reply_problem(ngx_http_request_t *r,
     const ngx_http_moe_api_t *api, const ngx_http_moe_problem_t *problem)
 {
-    char                 seconds[NGX_INT_T_LEN + 1];
     ngx_uint_t           level;
     ngx_http_moe_text_t  text;
 
@@ -85,15 +96,8 @@ ngx_http_moe_reply_problem(ngx_http_request_t *r,
 
     ngx_log_error(level, r->connection->log, 0, "moe: %s", problem->message);
 
-    if (problem->status == NGX_HTTP_TOO_MANY_REQUESTS
-        || problem->status == NGX_HTTP_SERVICE_UNAVAILABLE)
-    {
-        (void) snprintf(seconds, sizeof(seconds), "%d",
-                        NGX_HTTP_MOE_RETRY_AFTER);
-
-        if (ngx_http_moe_add_header(r, "Retry-After", seconds) != NGX_OK) {
-            return NGX_ERROR;
-        }
+    if (ngx_http_moe_add_retry_after(r, problem->status) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     if (ngx_http_moe_has_error_page(r, problem->status)) {
@@ -182,4 +186,21 @@ ngx_http_moe_add_header(ngx_http_request_t *r, const char *name,
     h->hash = 1;
 
     return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_moe_add_retry_after(ngx_http_request_t *r, ngx_uint_t status)
+{
+    char  seconds[NGX_INT_T_LEN + 1];
+
+    if (status != NGX_HTTP_TOO_MANY_REQUESTS
+        && status != NGX_HTTP_SERVICE_UNAVAILABLE)
+    {
+        return NGX_OK;
+    }
+
+    (void) snprintf(seconds, sizeof(seconds), "%d", NGX_HTTP_MOE_RETRY_AFTER);
+
+    return ngx_http_moe_add_header(r, "Retry-After", seconds);
 }

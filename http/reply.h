@@ -22,6 +22,12 @@ ngx_int_t ngx_http_moe_get_only(ngx_http_request_t *r);
 ngx_int_t ngx_http_moe_reply(ngx_http_request_t *r, ngx_uint_t status,
     const char *type, ngx_http_moe_text_t *text);
 
+/* Puts type and length of text (which is freed) into the headers, and returns
+ * the body to send after them; NULL: no memory. */
+
+ngx_buf_t *ngx_http_moe_reply_body(ngx_http_request_t *r, const char *type,
+    ngx_http_moe_text_t *text);
+
 /* Sends a failure in the dialect's words, or leaves it to error_page where the
  * location has one for the status. */
 
@@ -36,6 +42,11 @@ void ngx_http_moe_problem(ngx_http_moe_problem_t *problem, ngx_uint_t status,
 
 ngx_int_t ngx_http_moe_add_header(ngx_http_request_t *r, const char *name,
     const char *value);
+
+/* Retry-After, where the status asks for another try. */
+
+ngx_int_t ngx_http_moe_add_retry_after(ngx_http_request_t *r,
+    ngx_uint_t status);
 
 
 #endif /* _NGX_HTTP_MOE_REPLY_H_INCLUDED_ */

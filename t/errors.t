@@ -164,7 +164,8 @@ is_error(get($server, '/v1/models/other'), 404, 'no such model', code => 'model_
 is_error(get($server, '/v1/nothing'), 404, 'no such route');
 is_error(get($server, $_), 405, "GET $_") for $completions, $chats;
 is_error(post($server, '/v1/models', '{}'), 405, 'POST /v1/models');
-is(post($server, $completions, { prompt => 'x' x 1_100_000 })->{status}, 413, 'a large body');
+is_error(post($server, $completions, { prompt => 'x' x 1_100_000 }), 413, 'a large body',
+         type => 'invalid_request_error', code => 'request_too_large');
 
 # The context is a sharp border.
 for my $size (128, 129, 500) {
