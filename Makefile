@@ -5,6 +5,7 @@
 # make fuzz       every fuzz target for FUZZ_SECONDS (needs clang)
 # make clients    conformance with other people's clients (t/clients; fetches them from PyPI)
 # make nightly    long tests: endurance, kills, reloads, connections (t/nightly; half an hour)
+# make load       build/load, the load generator (t/bench/load)
 # make bench      measurements (t/bench)
 # make install    DESTDIR and PREFIX as usual
 
@@ -32,7 +33,7 @@ NGINX ?= /usr/sbin/nginx
 .SECONDARY:
 .SUFFIXES:
 .PHONY: all engine module test unit golden server clients sanitize tsan fuzz fuzz-targets nightly \
-	bench lint format install clean
+	load bench lint format install clean
 
 ENGINE_SOURCES := $(sort $(shell find engine kernels -name '*.c' 2>/dev/null))
 ENGINE_OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o)
@@ -101,7 +102,7 @@ golden: $(GOLDEN_TESTS)
 	@for t in $(GOLDEN_TESTS); do echo "== $$t"; timeout 300 $$t || exit 1; done
 
 # Server tests: real nginx, real engine, the demo model.
-server: all
+server: all load
 	prove -j2 t/
 
 clients: all
@@ -163,7 +164,14 @@ $(BUILD)/t/fuzz/openai_fuzz.o $(FUZZ_PARSER): CFLAGS += \
 nightly: all
 	@for t in $(sort $(wildcard t/nightly/*.pl)); do echo "== $$t"; perl -It/lib $$t || exit 1; done
 
-bench: all
+# The load generator of t/bench, which works against any server.
+LOAD_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard t/bench/load/*.c)))
+load: $(BUILD)/load
+
+$(BUILD)/load: $(LOAD_OBJECTS) $(LIBRARY)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lssl -o $@
+
+bench: all load
 	@for b in $(sort $(wildcard t/bench/*.pl)); do echo "== $$b"; perl -It/lib $$b || exit 1; done
 
 install: all

@@ -4,6 +4,7 @@
  *
  *     prefill     prompt tokens of the batch / time to its last first token
  *     decode      tokens after that moment / time from it to the end
+ *     overall     all generated tokens / time from submitting to the end
  *     ttft        from submitting to the first token, mean and largest of the batch
  *     overhead    of it, the part that was not spent in prefill steps (smallest of the batch)
  */
@@ -220,16 +221,18 @@ static void print_result(const arguments_t *a, uint64_t batch, const measurement
     double decode_s = (double) (m->ended_ns - m->last_first_ns) * 1e-9;
     double prefill = (double) (batch * a->prompt) / prefill_s;
     double decode = decode_s > 0.0 ? (double) (m->tokens - m->tokens_at_last_first) / decode_s : 0;
+    double overall = (double) m->tokens / ((double) (m->ended_ns - m->began_ns) * 1e-9);
 
     if (a->json) {
         printf("%s\n  {\"batch\":%llu,\"prefill_tokens_per_s\":%.1f,\"decode_tokens_per_s\":%.1f,"
-               "\"ttft_ms\":%.3f,\"ttft_max_ms\":%.3f,\"overhead_ms\":%.3f}", first ? "" : ",",
-               (unsigned long long) batch, prefill, decode, m->ttft_sum / (double) batch,
-               m->ttft_most, m->overhead_least);
+               "\"overall_tokens_per_s\":%.1f,\"ttft_ms\":%.3f,\"ttft_max_ms\":%.3f,"
+               "\"overhead_ms\":%.3f}", first ? "" : ",", (unsigned long long) batch, prefill,
+               decode, overall, m->ttft_sum / (double) batch, m->ttft_most, m->overhead_least);
     } else {
-        printf("batch %4llu: prefill %9.1f tokens/s, decode %9.1f tokens/s, first token %8.2f ms"
-               " (largest %.2f, overhead %.2f)\n", (unsigned long long) batch, prefill, decode,
-               m->ttft_sum / (double) batch, m->ttft_most, m->overhead_least);
+        printf("batch %4llu: prefill %9.1f tokens/s, decode %9.1f tokens/s, overall %9.1f tokens/s,"
+               " first token %8.2f ms (largest %.2f, overhead %.2f)\n", (unsigned long long) batch,
+               prefill, decode, overall, m->ttft_sum / (double) batch, m->ttft_most,
+               m->overhead_least);
     }
 }
 
