@@ -12,7 +12,8 @@
  * the events at hand.
  *
  * Calls that cannot be sent now are held in a queue.  Those of a dead engine
- * wait there for the next one, through its back-off and while it loads.
+ * wait there for the next one, through its back-off and while it loads; so do
+ * those that come meanwhile, as many as the engine would take.
  */
 
 
@@ -32,6 +33,7 @@
 #define NGX_HTTP_MOE_RECONNECT       20      /* ms, doubled up to */
 #define NGX_HTTP_MOE_RECONNECT_LAST  1000
 #define NGX_HTTP_MOE_GREETING        1000    /* ms until the first STATE */
+#define NGX_HTTP_MOE_CRASHES         5       /* in a row: not worth waiting */
 
 
 #define ngx_http_moe_call_node(n)                                             \
@@ -57,6 +59,10 @@ static void ngx_http_moe_channel_post(ngx_http_moe_channel_t *ch);
 static ngx_int_t ngx_http_moe_channel_queue(ngx_http_moe_channel_t *ch,
     ngx_http_moe_call_t *call);
 static ngx_msec_t ngx_http_moe_channel_holds(ngx_http_moe_channel_t *ch);
+static ngx_uint_t ngx_http_moe_channel_respawns(ngx_http_moe_channel_t *ch);
+static ngx_int_t ngx_http_moe_channel_hold(ngx_http_moe_channel_t *ch,
+    ngx_http_moe_call_t *call);
+static void ngx_http_moe_channel_unhold(ngx_http_moe_call_t *call);
 static void ngx_http_moe_channel_release(ngx_http_moe_channel_t *ch);
 static ngx_http_moe_call_t *ngx_http_moe_call_find(ngx_http_moe_channel_t *ch,
     uint64_t id);
@@ -593,6 +599,51 @@ ngx_http_moe_channel_holds(ngx_http_moe_channel_t *ch)
 }
 
 
+/* Whether the engine has died and the next one is on its way. */
+
+static ngx_uint_t
+ngx_http_moe_channel_respawns(ngx_http_moe_channel_t *ch)
+{
+    ngx_http_moe_engine_shared_t  *shared;
+
+    shared = ch->model->engine->shared;
+
+    if (shared->phase != NGX_HTTP_MOE_ENGINE_BACKOFF
+        && !ch->served && shared->restarts == 0)
+    {
+        return 0;
+    }
+
+    return shared->crashes < NGX_HTTP_MOE_CRASHES
+           && (!ch->known || ch->state.code == MOE_STATE_LOADING)
+           && !ngx_http_moe_channel_over(ch);
+}
+
+
+static ngx_int_t
+ngx_http_moe_channel_hold(ngx_http_moe_channel_t *ch,
+    ngx_http_moe_call_t *call)
+{
+    call->channel = ch;
+    call->held = 1;
+    ngx_queue_insert_tail(&ch->held, &call->queue);
+    ch->n_held++;
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_moe_channel_unhold(ngx_http_moe_call_t *call)
+{
+    call->channel->n_held--;
+    ngx_queue_remove(&call->queue);
+    call->channel = NULL;
+    call->held = 0;
+    call->resumed = 0;
+}
+
+
 /* Held calls go where the engine's state sends them. */
 
 static void
@@ -621,11 +672,7 @@ ngx_http_moe_channel_release(ngx_http_moe_channel_t *ch)
             continue;
         }
 
-        ngx_queue_remove(q);
-
-        call->held = 0;
-        call->resumed = 0;
-        call->channel = NULL;
+        ngx_http_moe_channel_unhold(call);
 
         if (ready && ngx_http_moe_channel_queue(ch, call) == NGX_OK) {
             continue;
@@ -648,17 +695,18 @@ ngx_http_moe_call_start(ngx_http_moe_channel_t *ch, ngx_http_moe_call_t *call,
         return ngx_http_moe_channel_queue(ch, call);
     }
 
-    *hold = ngx_http_moe_channel_holds(ch);
+    if (call->kept && ngx_http_moe_channel_respawns(ch)
+        && ch->n_held < ngx_http_moe_model_most(ch->model))
+    {
+        call->resumed = 1;
+        *hold = ch->model->queue_timeout;
 
-    if (*hold == 0) {
-        return NGX_DECLINED;
+        return ngx_http_moe_channel_hold(ch, call);
     }
 
-    call->channel = ch;
-    call->held = 1;
-    ngx_queue_insert_tail(&ch->held, &call->queue);
+    *hold = ngx_http_moe_channel_holds(ch);
 
-    return NGX_AGAIN;
+    return *hold ? ngx_http_moe_channel_hold(ch, call) : NGX_DECLINED;
 }
 
 
@@ -672,14 +720,10 @@ ngx_http_moe_call_resume(ngx_http_moe_channel_t *ch, ngx_http_moe_call_t *call,
         return NGX_DECLINED;
     }
 
-    call->channel = ch;
-    call->held = 1;
     call->resumed = 1;
-    ngx_queue_insert_tail(&ch->held, &call->queue);
-
     *hold = ch->model->queue_timeout;
 
-    return NGX_AGAIN;
+    return ngx_http_moe_channel_hold(ch, call);
 }
 
 
@@ -717,7 +761,6 @@ ngx_http_moe_call_end(ngx_http_moe_call_t *call, ngx_uint_t cancel)
     ngx_http_moe_channel_t  *ch;
 
     ch = call->channel;
-    call->channel = NULL;
 
     moe_buffer_free(&call->frame);
 
@@ -726,10 +769,11 @@ ngx_http_moe_call_end(ngx_http_moe_call_t *call, ngx_uint_t cancel)
     }
 
     if (call->held) {
-        call->held = 0;
-        ngx_queue_remove(&call->queue);
+        ngx_http_moe_channel_unhold(call);
         return;
     }
+
+    call->channel = NULL;
 
     /* before the deletion, which clears the key */
 

@@ -54,6 +54,7 @@ struct ngx_http_moe_channel_s {
     ngx_rbtree_t              calls;
     ngx_rbtree_node_t         sentinel;
     ngx_queue_t               held;
+    ngx_uint_t                n_held;
     uint64_t                  last_id;
 
     moe_buffer_t              in;

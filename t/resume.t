@@ -84,6 +84,28 @@ my @expected = @{$echo->{json}{choices}[0]{logprobs}{token_logprobs}}[-450 .. -1
 is(json_encode(\@logprobs), json_encode(\@expected), 'unseeded: with its probability');
 $client->close;
 
+# What comes while there is no engine waits for the next one, too.
+# (Who would start it is stopped; returns its pid.)
+sub take_down {
+    my ($on) = @_;
+    my $pid = $on->engine_pid;
+    my ($engine) = grep { $_->{pid} == $pid } $on->processes;
+
+    $on->signal('STOP', $engine->{ppid});
+    $on->signal('KILL', $pid);
+    wait_until(5, sub { $on->health == 503 }) or die "the engine lives\n";
+    return $engine->{ppid};
+}
+
+my $supervisor = take_down($server);
+my @new = map { client($server)->send_request('POST', $_->[1], { model => 'demo', %{$_->[2]} }) }
+    @streams;
+sleep(0.2);
+$server->signal('CONT', $supervisor);
+is_same(essence($new[$_]->read_answer), $whole{$streams[$_][0]}, "new requests: $streams[$_][0]")
+    for 0 .. $#streams;
+$_->close for @new;
+
 # Pings bridge the gap.
 $client = hold($server, { %{long_body(450)}, %usage });
 my $pings = $client->{pings};
@@ -110,6 +132,18 @@ is($answer->{status}, 503, 'twice: the other one is a 503');
 like($answer->{headers}{'retry-after'}, qr/^\d+$/, 'twice: with Retry-After');
 $_->close for $client, $other;
 ok($server->wait_ready, 'a new engine serves');
+
+# As many as the engine would take wait; the others are told at once.
+my $small = server(workers => 1, model_block => 'batch_sequences 1; queue 1;');
+$supervisor = take_down($small);
+my @crowd = map { send_body($small, long_body(5)) } 1 .. 4;
+ok(wait_until(5, sub { 2 == grep { IO::Select->new($_->{socket})->can_read(0) } @crowd }),
+   'a crowd: two are told at once');
+$small->signal('CONT', $supervisor);
+is_deeply([sort map { $_->read_answer->{status} } @crowd], [200, 200, 503, 503],
+          'a crowd: as many as the engine would take');
+$_->close for @crowd;
+$small->expect(qr/moe.*exited on signal/);
 
 # A worker that shuts down takes its streams along to the next engine, too.
 $client = hold($server, { %{long_body(450)}, %usage });
