@@ -81,6 +81,10 @@ static ngx_http_moe_setting_t  ngx_http_moe_settings[] = {
       NGX_HTTP_MOE_NUMBER, 1, 65536,
       ngx_http_moe_offset(batch_sequences) },
 
+    { ngx_string("batch_delay"), "batch_delay_ms",
+      NGX_HTTP_MOE_TIME, 0, 600000,
+      ngx_http_moe_offset(batch_delay) },
+
     { ngx_string("step_time"), "step_time_ms",
       NGX_HTTP_MOE_TIME, 1, 600000,
       ngx_http_moe_offset(step_time) },
@@ -385,8 +389,15 @@ ngx_http_moe_model_bound(ngx_http_moe_setting_e kind, off_t bound,
 {
     const ngx_http_moe_unit_t  *unit;
 
-    for (unit = ngx_http_moe_units[kind]; bound % unit->size; unit++) {
-        /* void */
+    unit = ngx_http_moe_units[kind];
+
+    while (bound < unit->size || bound % unit->size) {
+
+        if (unit->size == 1) {
+            break;
+        }
+
+        unit++;
     }
 
     text->len = ngx_sprintf(text->data, "%O%s", bound / unit->size, unit->name)

@@ -23,6 +23,7 @@ struct ngx_http_moe_model_s {
     off_t                     context;
     off_t                     kv_cache;       /* bytes */
     off_t                     batch_tokens;
+    off_t                     batch_delay;    /* ms */
     off_t                     step_time;      /* ms */
 
     /* never 0: the module goes by them, too */

@@ -20,6 +20,7 @@ my @cases = (
     ['model_block', 'kv_cache lots;', qr/"lots"|kv_cache/],
     ['model_block', 'step_time soon;', qr/"soon"|step_time/],
     ['model_block', 'step_time 11m;', qr/"11m" of "step_time".*between 1ms and 10m/],
+    ['model_block', 'batch_delay -1;', qr/"-1" of "batch_delay".*between 0ms and 10m/],
     ['model_block', 'queue 1 2;', qr/queue/],
     ['model_block', 'queue_timeout x;', qr/"x"|queue_timeout/],
     ['model_block', 'queue_timeout 25h;', qr/"25h" of "queue_timeout".*between 1ms and 1d/],
@@ -73,6 +74,7 @@ my $full = server(engine => "$public/moe-engine", model => "$public/nginx-direct
 kv_cache 64m;
 batch_tokens 256;
 batch_sequences 16;
+batch_delay 2ms;
 step_time 20ms;
 queue 32;
 queue_timeout 30s;

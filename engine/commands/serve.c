@@ -132,6 +132,7 @@ static int apply_configuration(configuration_t *c, json_t *object, moe_error_t *
         { "batch_tokens", 1 << 20, &e->batch_tokens, NULL },
         { "batch_sequences", 1 << 16, &e->batch_sequences, NULL },
         { "step_time_ms", 3600000, &e->step_time_ms, NULL },
+        { "batch_delay_ms", 3600000, &e->batch_delay_ms, NULL },
         { "queue", 1 << 20, &e->queue, NULL },
         { "queue_timeout_ms", INT32_MAX, &e->queue_timeout_ms, NULL },
         { "uid", UINT32_MAX, &uid, NULL }

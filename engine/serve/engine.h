@@ -41,6 +41,7 @@ typedef struct {
     uint32_t batch_tokens;          /* 0: 512 */
     uint32_t batch_sequences;       /* 0: 64; cut to batch_tokens */
     uint32_t step_time_ms;          /* 0: 50 */
+    uint32_t batch_delay_ms;        /* an idle engine waits so long for company */
     uint32_t queue;                 /* requests beyond batch_sequences; 0: 256 */
     uint32_t queue_timeout_ms;      /* 0: 60000 */
     uint32_t credit;                /* tokens ahead of moe_engine_credit; 0: no flow control */

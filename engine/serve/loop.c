@@ -2,7 +2,7 @@
  * The scheduler thread: loads the model, then
  *
  *     take what other threads left (prepared sequences, cancellations, credits)
- *     plan a step; sleep when there is nothing to run
+ *     plan a step; sleep when there is nothing to run, or while who came first waits for company
  *     run it; draw tokens, give events to the sink; flush once
  *
  * So a cancellation acts before the next step, and a step's events travel together.
@@ -61,10 +61,12 @@ static void end(moe_engine_t *engine, moe_sequence_t *sequence, moe_end_t how)
 }
 
 
-/* Sleeps until there is something to do; the lock is held. */
-static void wait_for_work(moe_engine_t *engine)
+/* Sleeps until there is something to do, at most until `until_ns` unless that is 0; the lock is
+ * held. */
+static void wait_for_work(moe_engine_t *engine, uint64_t until_ns)
 {
-    uint64_t deadline = moe_scheduler_next_deadline(engine->loaded.scheduler);
+    uint64_t late_ns = moe_scheduler_next_deadline(engine->loaded.scheduler);
+    uint64_t deadline = until_ns && (late_ns == 0 || until_ns < late_ns) ? until_ns : late_ns;
     struct timespec at = {
         .tv_sec = (time_t) (deadline / 1000000000u),
         .tv_nsec = (long) (deadline % 1000000000u)
@@ -106,8 +108,23 @@ static moe_sequence_t *take_control(moe_engine_t *engine)
 }
 
 
-/* Returns 0 when the engine stops. */
-static int take_input(moe_engine_t *engine, int idle)
+/* When the first step for what has just come is due: batch_delay behind its arrival, when nothing
+ * runs. */
+static void await_company(moe_engine_t *engine, uint64_t *until_ns)
+{
+    const moe_scheduler_t *scheduler = engine->loaded.scheduler;
+
+    if (*until_ns == 0 && engine->options.batch_delay_ms > 0
+        && moe_scheduler_running(scheduler) == 0)
+    {
+        *until_ns = moe_now_ns() + engine->options.batch_delay_ms * 1000000ull;
+    }
+}
+
+
+/* Sleeps first when `idle`, at most until *until_ns, which it sets when the first of a batch has
+ * come.  Returns 0 when the engine stops. */
+static int take_input(moe_engine_t *engine, int idle, uint64_t *until_ns)
 {
     moe_scheduler_t *scheduler = engine->loaded.scheduler;
     moe_sequence_t *sequence, *cancelled, *next;
@@ -115,7 +132,10 @@ static int take_input(moe_engine_t *engine, int idle)
 
     pthread_mutex_lock(&engine->lock);
     if (idle) {
-        wait_for_work(engine);
+        wait_for_work(engine, *until_ns);
+    }
+    if (engine->ready.first) {
+        await_company(engine, until_ns);
     }
     while ((sequence = moe_sequence_queue_pop(&engine->ready)) != NULL) {
         moe_scheduler_add(scheduler, &sequence->task);
@@ -321,18 +341,36 @@ static void run_step(moe_engine_t *engine, const moe_plan_t *plan)
 }
 
 
+/* Whether a batch is still being gathered: it is not full, and the first of it may wait. */
+static int gathers(const moe_engine_t *engine, uint64_t *until_ns)
+{
+    uint32_t waiting = moe_scheduler_waiting(engine->loaded.scheduler);
+
+    if (waiting == 0 || waiting >= engine->loaded.batch_sequences || moe_now_ns() >= *until_ns) {
+        *until_ns = 0;
+    }
+    return *until_ns != 0;
+}
+
+
 void *moe_engine_loop(void *argument)
 {
     moe_engine_t *engine = argument;
     moe_loaded_t *loaded = &engine->loaded;
     const moe_plan_t *plan;
+    uint64_t until_ns = 0;
     int idle = 1;
 
     if (load(engine) != 0) {
         return NULL;
     }
-    while (take_input(engine, idle)) {
+    while (take_input(engine, idle, &until_ns)) {
         drop_expired(engine);
+        idle = gathers(engine, &until_ns);
+        if (idle) {
+            atomic_store(&engine->running, 0);
+            continue;
+        }
         plan = moe_scheduler_plan(loaded->scheduler);
         atomic_store(&engine->running, moe_scheduler_running(loaded->scheduler));
         idle = plan->batch.n_sequences == 0;

@@ -17,6 +17,7 @@ static moe_request_t company_request(unsigned i, char *prompt, size_t size)
 {
     static const moe_string_t stop = { "Context", 7 };
     static const char *const names[] = { "gzip", "listen", "proxy_pass", "root", "ssl_crl" };
+    static const moe_string_t tenants[] = { { "", 0 }, { "one", 3 }, { "another", 7 } };
     moe_request_t request;
 
     snprintf(prompt, size, "Syntax: %s", names[i % 5]);
@@ -26,6 +27,7 @@ static moe_request_t company_request(unsigned i, char *prompt, size_t size)
         }
     }
     request = text_request(prompt, 40 + i % 7);
+    request.tenant = tenants[i % 3];
     request.seed = 100 + i;
     request.given |= MOE_GIVEN_SEED;
     request.flags = MOE_REQUEST_IGNORE_EOS;
@@ -515,6 +517,95 @@ static void test_queue(void **state)
 }
 
 
+/* One tenant cannot fill queue and batch for another, and what it loses to it is made good. */
+static void test_tenants(void **state)
+{
+    static const moe_string_t one = { "one", 3 }, other = { "other", 5 };
+    moe_engine_t *engine = new_engine((moe_engine_options_t) {
+        .batch_sequences = 2, .queue = 6, .context = LONGEST });
+    answer_t *flood = calloc(9, sizeof(answer_t)), *answers = calloc(5, sizeof(answer_t));
+    moe_request_t request = text_request(QUESTION, 2000);
+    moe_error_t error;
+    moe_stats_t stats;
+
+    assert_true(flood && answers);
+    request.flags = MOE_REQUEST_IGNORE_EOS;
+    request.tenant = one;
+    for (unsigned i = 0; i < 8; i++) {
+        submit_ok(engine, &flood[i], i, &request);
+    }
+    assert_int_equal(-1, submit(engine, &flood[8], 8, &request, &error));
+    assert_int_equal(MOE_LIMIT, error.code);
+    wait_tokens(&flood[1], 1);
+    request.tenant = other;
+    for (unsigned i = 0; i < 4; i++) {          /* half of eight */
+        submit_ok(engine, &answers[i], i, &request);
+    }
+    assert_int_equal(-1, submit(engine, &answers[4], 4, &request, &error));
+    assert_int_equal(MOE_LIMIT, error.code);
+    wait_tokens(&answers[0], 2);                /* the first step is in the statistics then */
+    moe_engine_stats(engine, &stats);
+    assert_int_equal(1, stats.preemptions);
+    assert_false(flood[0].done || flood[1].done);
+    for (unsigned i = 2; i < 8; i++) {
+        moe_engine_cancel(engine, &flood[i], i);
+    }
+    for (unsigned i = 1; i < 4; i++) {
+        moe_engine_cancel(engine, &answers[i], i);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        wait_tokens(&flood[i], UINT32_MAX);
+    }
+    wait_tokens(&answers[0], UINT32_MAX);
+    assert_same(&flood[0], &flood[1]);
+    assert_same(&flood[0], &answers[0]);
+    assert_idle(engine);
+    moe_engine_free(engine);
+    free(flood);
+    free(answers);
+}
+
+
+/* The first waits for a second, and no longer once the batch is full, it is cancelled or late. */
+static void test_batch_delay(void **state)
+{
+    static const uint32_t ids[] = { 7, 8, 9 };
+    moe_engine_t *engine = new_engine((moe_engine_options_t) {
+        .batch_sequences = 2, .batch_delay_ms = 600000, .queue_timeout_ms = 300000 });
+    answer_t *answers = calloc(2, sizeof(answer_t));
+    moe_request_t request = text_request("", 5);
+    moe_stats_t stats;
+
+    assert_non_null(answers);
+    request.kind = MOE_PROMPT_TOKENS;
+    request.flags = MOE_REQUEST_IGNORE_EOS;
+    request.prompt_ids = ids;
+    request.n_prompt_ids = 3;
+    submit_ok(engine, &answers[0], 0, &request);
+    moe_engine_cancel(engine, &answers[0], 0);
+    wait_tokens(&answers[0], UINT32_MAX);
+    for (unsigned i = 0; i < 2; i++) {
+        submit_ok(engine, &answers[i], i, &request);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        wait_tokens(&answers[i], UINT32_MAX);
+        assert_int_equal(5, answers[i].n_ids);
+    }
+    assert_idle(engine);
+    moe_engine_stats(engine, &stats);
+    assert_int_equal(5, stats.steps);
+    moe_engine_free(engine);
+
+    engine = new_engine((moe_engine_options_t) { .batch_delay_ms = 20 });
+    ask(engine, &answers[0], &request);
+    assert_int_equal(5, answers[0].n_ids);
+    assert_true(answers[0].start.queue_ns >= 20000000u);
+    assert_idle(engine);
+    moe_engine_free(engine);
+    free(answers);
+}
+
+
 static void test_same_id(void **state)
 {
     moe_engine_t *engine = new_engine((moe_engine_options_t) { .credit = 2 });
@@ -631,6 +722,8 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_credit),
         cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_tenants),
+        cmocka_unit_test(test_batch_delay),
         cmocka_unit_test(test_same_id),
         cmocka_unit_test(test_queue_timeout),
         cmocka_unit_test(test_drain),
