@@ -42,6 +42,15 @@ uint32_t moe_id_at(const uint8_t *ids, uint32_t index)
 }
 
 
+uint64_t moe_count_at(const uint8_t *counts, size_t index)
+{
+    uint64_t count;
+
+    memcpy(&count, counts + index * sizeof(count), sizeof(count));
+    return count;
+}
+
+
 static const uint8_t *read_ids(moe_reader_t *reader, uint32_t *count)
 {
     const uint8_t *ids;
@@ -343,35 +352,63 @@ int moe_state_decode(const void *payload, size_t size, moe_state_t *state)
 }
 
 
-int moe_credit_encode(moe_buffer_t *out, uint64_t id, uint32_t tokens, moe_error_t *error)
+/* A frame that holds one number. */
+static int encode_number(moe_buffer_t *out, moe_frame_type_t type, uint64_t id, uint32_t value,
+                         moe_error_t *error)
 {
     size_t start;
 
-    if (moe_frame_begin(out, MOE_FRAME_CREDIT, id, &start, error)
-        || moe_write_u32(out, tokens, error))
-    {
+    if (moe_frame_begin(out, type, id, &start, error) || moe_write_u32(out, value, error)) {
         return -1;
     }
     moe_frame_end(out, start);
     return 0;
+}
+
+
+static int decode_number(const void *payload, size_t size, uint32_t *value)
+{
+    moe_reader_t reader = reader_of(payload, size);
+
+    *value = moe_read_u32(&reader);
+    return finish(&reader);
+}
+
+
+int moe_credit_encode(moe_buffer_t *out, uint64_t id, uint32_t tokens, moe_error_t *error)
+{
+    return encode_number(out, MOE_FRAME_CREDIT, id, tokens, error);
 }
 
 
 int moe_credit_decode(const void *payload, size_t size, uint32_t *tokens)
 {
-    moe_reader_t reader = reader_of(payload, size);
-
-    *tokens = moe_read_u32(&reader);
-    return finish(&reader);
+    return decode_number(payload, size, tokens);
 }
 
 
-int moe_stats_encode(moe_buffer_t *out, uint64_t id, const moe_stats_t *stats, moe_error_t *error)
+int moe_stats_ask(moe_buffer_t *out, uint64_t id, uint32_t wanted, moe_error_t *error)
+{
+    return encode_number(out, MOE_FRAME_STATS, id, wanted, error);
+}
+
+
+int moe_stats_asked(const void *payload, size_t size, uint32_t *wanted)
+{
+    return decode_number(payload, size, wanted);
+}
+
+
+int moe_stats_encode(moe_buffer_t *out, uint64_t id, const moe_stats_t *stats,
+                     const uint64_t *counts, uint32_t layers, uint32_t experts,
+                     moe_error_t *error)
 {
     size_t start;
 
     if (moe_frame_begin(out, MOE_FRAME_STATS_REPLY, id, &start, error)
-        || moe_buffer_append(out, stats, sizeof(*stats), error))
+        || moe_buffer_append(out, stats, sizeof(*stats), error)
+        || moe_write_u32(out, layers, error) || moe_write_u32(out, experts, error)
+        || moe_buffer_append(out, counts, sizeof(*counts) * layers * experts, error))
     {
         return -1;
     }
@@ -380,13 +417,26 @@ int moe_stats_encode(moe_buffer_t *out, uint64_t id, const moe_stats_t *stats, m
 }
 
 
-int moe_stats_decode(const void *payload, size_t size, moe_stats_t *stats)
+int moe_stats_decode(const void *payload, size_t size, moe_stats_t *stats,
+                     moe_expert_load_t *load)
 {
-    if (size != sizeof(*stats)) {
+    moe_reader_t reader = reader_of(payload, size);
+    uint64_t n;
+
+    if (size < sizeof(*stats)) {
         return -1;
     }
-    memcpy(stats, payload, size);
-    return 0;
+    memcpy(stats, payload, sizeof(*stats));
+    reader.next += sizeof(*stats);
+    load->layers = moe_read_u32(&reader);
+    load->experts = moe_read_u32(&reader);
+    load->counts = reader.next;
+    n = (uint64_t) load->layers * load->experts;
+    if ((size_t) (reader.end - reader.next) / sizeof(uint64_t) != n) {
+        return -1;
+    }
+    reader.next += n * sizeof(uint64_t);
+    return finish(&reader);
 }
 
 

@@ -205,9 +205,16 @@ typedef struct {
     uint64_t buckets[MOE_TTFT_BUCKETS]; /* not cumulative */
 } moe_histogram_t;
 
-/* STATS_REPLY: fixed layout, same build on both ends. */
+/* STATS: what is wanted besides moe_stats_t. */
+enum {
+    MOE_STATS_EXPERTS = 1u << 0         /* moe_expert_load_t */
+};
+
+/* STATS_REPLY: moe_stats_t as it is, same build on both ends, then moe_expert_load_t. */
 typedef struct {
     uint64_t running, waiting;
+    uint64_t batch_sequences, batch_tokens;     /* most of a step; 0 until the model is loaded */
+    uint64_t queue_limit;                       /* requests beyond batch_sequences */
     uint64_t blocks_used, blocks_total;
     uint64_t prompt_tokens, generation_tokens;
     uint64_t cache_queries, cache_hits;         /* tokens */
@@ -219,7 +226,15 @@ typedef struct {
     moe_histogram_t ttft, itl, queue, e2e, prompt, generation;
 } moe_stats_t;
 
+/* Rows routed to each expert since the model was loaded; all 0 in a layer without experts. */
+typedef struct {
+    uint32_t layers, experts;           /* 0: not asked for, or not known yet */
+    const uint8_t *counts;              /* [layers, experts] u64 little-endian each, unaligned:
+                                         * moe_count_at */
+} moe_expert_load_t;
+
 uint32_t moe_id_at(const uint8_t *ids, uint32_t index);
+uint64_t moe_count_at(const uint8_t *counts, size_t index);
 
 int moe_admitted_encode(moe_buffer_t *out, uint64_t id, const moe_admitted_t *admitted,
                         moe_error_t *error);
@@ -247,8 +262,15 @@ int moe_state_decode(const void *payload, size_t size, moe_state_t *state);
 int moe_credit_encode(moe_buffer_t *out, uint64_t id, uint32_t tokens, moe_error_t *error);
 int moe_credit_decode(const void *payload, size_t size, uint32_t *tokens);
 
-int moe_stats_encode(moe_buffer_t *out, uint64_t id, const moe_stats_t *stats, moe_error_t *error);
-int moe_stats_decode(const void *payload, size_t size, moe_stats_t *stats);
+int moe_stats_ask(moe_buffer_t *out, uint64_t id, uint32_t wanted, moe_error_t *error);
+int moe_stats_asked(const void *payload, size_t size, uint32_t *wanted);
+
+/* `counts`: [layers, experts]. */
+int moe_stats_encode(moe_buffer_t *out, uint64_t id, const moe_stats_t *stats,
+                     const uint64_t *counts, uint32_t layers, uint32_t experts,
+                     moe_error_t *error);
+int moe_stats_decode(const void *payload, size_t size, moe_stats_t *stats,
+                     moe_expert_load_t *load);
 
 /* Bucket borders of the histograms above: upper bound of bucket i (the last is infinite). */
 double moe_histogram_bound(double first, unsigned bucket);

@@ -444,6 +444,13 @@ void moe_engine_stats(moe_engine_t *engine, moe_stats_t *stats)
     moe_metrics_read(&engine->metrics, stats);
     stats->running = state.running;
     stats->waiting = state.waiting;
+    stats->queue_limit = engine->options.queue;
+}
+
+
+uint64_t *moe_engine_expert_load(moe_engine_t *engine, uint32_t *layers, uint32_t *experts)
+{
+    return moe_metrics_experts(&engine->metrics, layers, experts);
 }
 
 

@@ -86,6 +86,10 @@ uint32_t moe_engine_alive(moe_engine_t *engine);
 void moe_engine_state(moe_engine_t *engine, moe_state_t *state);
 void moe_engine_stats(moe_engine_t *engine, moe_stats_t *stats);
 
+/* Rows routed to each expert since the model was loaded, [*layers, *experts], for the caller to
+ * free; NULL and two zeroes before, or without memory. */
+uint64_t *moe_engine_expert_load(moe_engine_t *engine, uint32_t *layers, uint32_t *experts);
+
 /* The loaded model's side, for commands; NULL before moe_engine_wait succeeded. */
 const moe_lexicon_t *moe_engine_lexicon(const moe_engine_t *engine);
 const char *moe_engine_isa(const moe_engine_t *engine);

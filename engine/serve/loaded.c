@@ -103,6 +103,7 @@ static int open_scheduler(moe_loaded_t *loaded, const moe_engine_options_t *opti
     };
     uint32_t blocks = moe_forward_blocks(loaded->forward), context = forward->context;
 
+    loaded->batch_tokens = forward->batch_rows;
     loaded->batch_sequences = forward->batch_sequences;
     if (blocks < moe_cache_blocks_for(context)) {
         context = blocks * MOE_BLOCK_TOKENS;

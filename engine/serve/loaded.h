@@ -15,7 +15,7 @@ typedef struct {
     moe_forward_t *forward;
     moe_cache_t *cache;
     moe_scheduler_t *scheduler;
-    uint32_t batch_sequences;           /* effective */
+    uint32_t batch_tokens, batch_sequences;     /* effective */
     moe_sampler_t **samplers;           /* [n_samplers] one per thread of the forward pass */
     unsigned n_samplers;
     uint8_t *usable;

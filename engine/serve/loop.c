@@ -31,8 +31,9 @@ static int load(moe_engine_t *engine)
 
     rc = moe_loaded_open(&engine->loaded, &engine->options, set_progress, engine, &error);
     if (rc == 0) {
-        moe_metrics_loaded(&engine->metrics, moe_now_ns() - began,
-                           moe_cache_blocks(engine->loaded.cache));
+        rc = moe_metrics_loaded(&engine->metrics, &engine->loaded, moe_now_ns() - began, &error);
+    }
+    if (rc == 0) {
         moe_log(log, MOE_LOG_NOTICE, "%s loaded in %.2f s: %s, context %u, cache of %llu tokens",
                 engine->options.model, (double) (moe_now_ns() - began) * 1e-9,
                 moe_forward_isa(engine->loaded.forward), engine->loaded.lexicon.context,
@@ -377,9 +378,7 @@ void *moe_engine_loop(void *argument)
         if (!idle) {
             run_step(engine, plan);
         }
-        moe_metrics_step(&engine->metrics, idle ? 0 : plan->rows,
-                         moe_cache_blocks(loaded->cache) - moe_cache_unused(loaded->cache),
-                         moe_scheduler_preemptions(loaded->scheduler));
+        moe_metrics_step(&engine->metrics, loaded, idle ? 0 : plan->rows);
         if (!idle) {
             engine->sink->flush(engine->options.sink_context);
         }

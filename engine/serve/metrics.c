@@ -1,6 +1,7 @@
 #include "engine/serve/metrics.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@ void moe_metrics_init(moe_metrics_t *metrics)
 void moe_metrics_destroy(moe_metrics_t *metrics)
 {
     pthread_mutex_destroy(&metrics->lock);
+    free(metrics->expert_load);
 }
 
 
@@ -46,23 +48,58 @@ void moe_metrics_read(moe_metrics_t *metrics, moe_stats_t *stats)
 }
 
 
-void moe_metrics_loaded(moe_metrics_t *metrics, uint64_t load_ns, uint32_t blocks)
+uint64_t *moe_metrics_experts(moe_metrics_t *metrics, uint32_t *layers, uint32_t *experts)
 {
+    uint64_t *copy;
+    size_t size;
+
+    *layers = *experts = 0;
     pthread_mutex_lock(&metrics->lock);
-    metrics->stats.load_ns = load_ns;
-    metrics->stats.blocks_total = blocks;
+    size = sizeof(uint64_t) * metrics->layers * metrics->experts;
+    copy = size ? malloc(size) : NULL;
+    if (copy) {
+        memcpy(copy, metrics->expert_load, size);
+        *layers = metrics->layers;
+        *experts = metrics->experts;
+    }
     pthread_mutex_unlock(&metrics->lock);
+    return copy;
 }
 
 
-void moe_metrics_step(moe_metrics_t *metrics, uint32_t rows, uint32_t blocks_used,
-                      uint64_t preemptions)
+int moe_metrics_loaded(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint64_t load_ns,
+                       moe_error_t *error)
+{
+    uint32_t layers = loaded->model->n_layers, experts = moe_forward_experts(loaded->forward);
+    uint64_t *load = calloc((size_t) layers * experts + 1, sizeof(*load));
+
+    if (load == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory for counts of %u experts", experts);
+    }
+    pthread_mutex_lock(&metrics->lock);
+    metrics->stats.load_ns = load_ns;
+    metrics->stats.blocks_total = moe_cache_blocks(loaded->cache);
+    metrics->stats.batch_sequences = loaded->batch_sequences;
+    metrics->stats.batch_tokens = loaded->batch_tokens;
+    metrics->expert_load = load;
+    metrics->layers = layers;
+    metrics->experts = experts;
+    pthread_mutex_unlock(&metrics->lock);
+    return 0;
+}
+
+
+void moe_metrics_step(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint32_t rows)
 {
     pthread_mutex_lock(&metrics->lock);
     metrics->stats.steps += rows > 0;
     metrics->stats.step_rows += rows;
-    metrics->stats.blocks_used = blocks_used;
-    metrics->stats.preemptions = preemptions;
+    metrics->stats.blocks_used = moe_cache_blocks(loaded->cache) - moe_cache_unused(loaded->cache);
+    metrics->stats.preemptions = moe_scheduler_preemptions(loaded->scheduler);
+    if (rows > 0 && metrics->experts > 0) {
+        memcpy(metrics->expert_load, moe_forward_expert_load(loaded->forward),
+               sizeof(uint64_t) * metrics->layers * metrics->experts);
+    }
     pthread_mutex_unlock(&metrics->lock);
 }
 

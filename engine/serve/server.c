@@ -482,19 +482,26 @@ static const char *on_cancel(moe_server_t *server, moe_connection_t *connection,
 static const char *on_stats(moe_server_t *server, moe_connection_t *connection,
                             const moe_frame_header_t *header, const uint8_t *payload)
 {
+    uint32_t wanted, layers = 0, experts = 0;
+    uint64_t *load = NULL;
     moe_buffer_t *out;
     moe_stats_t stats;
     moe_error_t error;
 
-    if (header->size != 0) {
+    if (moe_stats_asked(payload, header->size, &wanted) != 0) {
         return "broken question for statistics";
     }
     moe_engine_stats(server->engine, &stats);
+    if (wanted & MOE_STATS_EXPERTS) {
+        load = moe_engine_expert_load(server->engine, &layers, &experts);
+    }
     out = moe_connection_lock(connection);
     if (out) {
-        moe_connection_unlock(connection, moe_stats_encode(out, header->id, &stats, &error) != 0);
+        moe_connection_unlock(connection, moe_stats_encode(out, header->id, &stats, load, layers,
+                                                           experts, &error) != 0);
         mark_dirty(server, connection);
     }
+    free(load);
     return NULL;
 }
 

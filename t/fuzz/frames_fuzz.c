@@ -103,15 +103,21 @@ static void decode_all(const void *payload, size_t size)
 {
     moe_state_t state;
     moe_stats_t stats;
-    uint32_t credit;
+    moe_expert_load_t load;
+    uint32_t number;
 
     decode_request(payload, size);
     decode_events(payload, size);
     if (moe_state_decode(payload, size, &state) == 0) {
         read_string(state.message);
     }
-    (void) moe_credit_decode(payload, size, &credit);
-    (void) moe_stats_decode(payload, size, &stats);
+    (void) moe_credit_decode(payload, size, &number);
+    (void) moe_stats_asked(payload, size, &number);
+    if (moe_stats_decode(payload, size, &stats, &load) == 0) {
+        for (size_t i = 0; i < (size_t) load.layers * load.experts; i++) {
+            (void) moe_count_at(load.counts, i);
+        }
+    }
 }
 
 

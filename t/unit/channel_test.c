@@ -302,7 +302,10 @@ static void test_events_round_trip(void **state)
 static void test_state_round_trip(void **state)
 {
     moe_state_t sent = {MOE_STATE_LOADING, 40, 512, 2048, 1, 2, 3, 4, 5, STRING("why")}, got;
+    const uint64_t counts[] = {1, 2, 3, 4, 5, 1ull << 40};
     moe_stats_t stats = {.running = 3}, stats2;
+    moe_expert_load_t load;
+    uint32_t wanted;
     moe_failure_t failure = {MOE_TOO_LONG, STRING("prompt"), STRING("too long")}, failure2;
     moe_buffer_t out = {0};
 
@@ -315,10 +318,29 @@ static void test_state_round_trip(void **state)
     assert_int_equal(moe_state_decode(out.data + 16, out.size - 16, &got), -1);
 
     out.size = 0;
-    assert_int_equal(moe_stats_encode(&out, 8, &stats, &error), 0);
-    assert_int_equal(moe_stats_decode(out.data + 16, out.size - 16, &stats2), 0);
+    assert_int_equal(moe_stats_ask(&out, 8, MOE_STATS_EXPERTS, &error), 0);
+    assert_int_equal(moe_stats_asked(out.data + 16, out.size - 16, &wanted), 0);
+    assert_int_equal(wanted, MOE_STATS_EXPERTS);
+    assert_int_equal(moe_stats_asked(out.data + 16, out.size - 17, &wanted), -1);
+
+    out.size = 0;
+    assert_int_equal(moe_stats_encode(&out, 8, &stats, NULL, 0, 0, &error), 0);
+    assert_int_equal(moe_stats_decode(out.data + 16, out.size - 16, &stats2, &load), 0);
     assert_int_equal(stats2.running, 3);
-    assert_int_equal(moe_stats_decode(out.data + 16, out.size - 17, &stats2), -1);
+    assert_int_equal(load.layers * load.experts, 0);
+    assert_int_equal(moe_stats_decode(out.data + 16, out.size - 17, &stats2, &load), -1);
+
+    out.size = 0;
+    assert_int_equal(moe_stats_encode(&out, 8, &stats, counts, 2, 3, &error), 0);
+    assert_int_equal(moe_stats_decode(out.data + 16, out.size - 16, &stats2, &load), 0);
+    assert_int_equal(load.layers, 2);
+    assert_int_equal(load.experts, 3);
+    for (size_t i = 0; i < 6; i++) {
+        assert_true(moe_count_at(load.counts, i) == counts[i]);
+    }
+    for (size_t size = 0; size < out.size - 16; size++) {
+        assert_int_equal(moe_stats_decode(out.data + 16, size, &stats2, &load), -1);
+    }
 
     out.size = 0;
     assert_int_equal(moe_failure_encode(&out, 8, &failure, &error), 0);

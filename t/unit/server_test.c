@@ -250,11 +250,45 @@ static void join(const fixture_t *fixture, peer_t *peer)
 }
 
 
+static void ask_stats_and(peer_t *peer, uint32_t wanted, moe_stats_t *stats,
+                          moe_expert_load_t *load)
+{
+    moe_buffer_t out = { .limit = 0 };
+    moe_error_t error;
+
+    assert_int_equal(0, moe_stats_ask(&out, 77, wanted, &error));
+    send_buffer(peer, &out);
+    expect(peer, MOE_FRAME_STATS_REPLY, 77);
+    assert_int_equal(0, moe_stats_decode(peer->payload, peer->header.size, stats, load));
+}
+
+
 static void ask_stats(peer_t *peer, moe_stats_t *stats)
 {
-    send_empty(peer, MOE_FRAME_STATS, 77);
-    expect(peer, MOE_FRAME_STATS_REPLY, 77);
-    assert_int_equal(0, moe_stats_decode(peer->payload, peer->header.size, stats));
+    moe_expert_load_t load;
+
+    ask_stats_and(peer, 0, stats, &load);
+    assert_int_equal(0, load.layers * load.experts);
+}
+
+
+/* Each row went to four experts in every layer but the first, which is dense. */
+static void check_expert_load(peer_t *peer)
+{
+    moe_expert_load_t load;
+    moe_stats_t stats;
+
+    ask_stats_and(peer, MOE_STATS_EXPERTS, &stats, &load);
+    assert_int_equal(4, load.layers);
+    assert_int_equal(16, load.experts);
+    for (size_t layer = 0; layer < load.layers; layer++) {
+        uint64_t rows = 0;
+
+        for (size_t expert = 0; expert < load.experts; expert++) {
+            rows += moe_count_at(load.counts, layer * load.experts + expert);
+        }
+        assert_int_equal(layer ? 4 * stats.step_rows : 0, rows);
+    }
 }
 
 
@@ -357,15 +391,15 @@ static void test_broken_frames(void **state)
         const char *bytes;
         size_t size;
     } frames[] = {
-        { "\xff\xff\xff\xff\x02\0\2\0\0\0\0\0\0\0\0\0", 16 },       /* 4 GiB */
-        { "\x01\0\0\x08\x02\0\2\0\0\0\0\0\0\0\0\0", 16 },           /* 128 MiB + 1 */
-        { "\0\0\0\0\x02\0\3\0\0\0\0\0\0\0\0\0", 16 },               /* version */
-        { "\0\0\0\0\x63\0\2\0\0\0\0\0\0\0\0\0", 16 },               /* unknown type */
-        { "\0\0\0\0\0\0\2\0\0\0\0\0\0\0\0\0", 16 },
-        { "\0\0\0\0\x40\0\2\0\0\0\0\0\0\0\0\0", 16 },               /* the engine's own frame */
-        { "\1\0\0\0\4\0\2\0\0\0\0\0\0\0\0\0x", 17 },                /* CANCEL with a payload */
-        { "\1\0\0\0\3\0\2\0\0\0\0\0\0\0\0\0x", 17 },                /* CREDIT of one byte */
-        { "\1\0\0\0\5\0\2\0\0\0\0\0\0\0\0\0x", 17 }                 /* STATS with a payload */
+        { "\xff\xff\xff\xff\x02\0\3\0\0\0\0\0\0\0\0\0", 16 },       /* 4 GiB */
+        { "\x01\0\0\x08\x02\0\3\0\0\0\0\0\0\0\0\0", 16 },           /* 128 MiB + 1 */
+        { "\0\0\0\0\x02\0\4\0\0\0\0\0\0\0\0\0", 16 },               /* version */
+        { "\0\0\0\0\x63\0\3\0\0\0\0\0\0\0\0\0", 16 },               /* unknown type */
+        { "\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\0", 16 },
+        { "\0\0\0\0\x40\0\3\0\0\0\0\0\0\0\0\0", 16 },               /* the engine's own frame */
+        { "\1\0\0\0\4\0\3\0\0\0\0\0\0\0\0\0x", 17 },                /* CANCEL with a payload */
+        { "\1\0\0\0\3\0\3\0\0\0\0\0\0\0\0\0x", 17 },                /* CREDIT of one byte */
+        { "\1\0\0\0\5\0\3\0\0\0\0\0\0\0\0\0x", 17 }                 /* STATS of one byte */
     };
     fixture_t fixture;
     peer_t peer, good;
@@ -474,6 +508,7 @@ static void test_pieces(void **state)
     assert_int_equal(22, stats.ttft.count);
     assert_int_equal(22, stats.e2e.count);
     assert_int_equal(100 - 22, stats.itl.count);
+    check_expert_load(&peer);
     hang_up(&peer);
     stop(&fixture, 0, MOE_SERVER_TERMINATED);
 }
