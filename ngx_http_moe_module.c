@@ -17,6 +17,7 @@
 #include "http/refusal.h"
 #include "http/request.h"
 #include "http/status.h"
+#include "http/traffic.h"
 #include "http/variables.h"
 
 #include <jansson.h>
@@ -155,7 +156,7 @@ static ngx_command_t  ngx_http_moe_commands[] = {
       NULL },
 
     { ngx_string("moe_metrics"),
-      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
       ngx_http_moe_metrics,
       0,
       0,
@@ -246,7 +247,11 @@ ngx_http_moe_postconfiguration(ngx_conf_t *cf)
 
     ngx_http_moe_refusal_init();
 
-    return ngx_http_moe_keys_init(cf);
+    if (ngx_http_moe_keys_init(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return mcf->models.nelts ? ngx_http_moe_traffic_init(cf, mcf) : NGX_OK;
 }
 
 
@@ -606,10 +611,23 @@ ngx_http_moe_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static char *
 ngx_http_moe_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
+    ngx_str_t                 *value;
     ngx_http_core_loc_conf_t  *clcf;
 
+    value = cf->args->elts;
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
     clcf->handler = ngx_http_moe_metrics_handler;
+
+    if (cf->args->nelts == 2) {
+
+        if (ngx_strcmp(value[1].data, "experts") != 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\"", &value[1]);
+            return NGX_CONF_ERROR;
+        }
+
+        clcf->handler = ngx_http_moe_metrics_experts_handler;
+    }
 
     return NGX_CONF_OK;
 }

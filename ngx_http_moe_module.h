@@ -36,6 +36,7 @@ typedef struct ngx_http_moe_model_s    ngx_http_moe_model_t;
 typedef struct ngx_http_moe_ctx_s      ngx_http_moe_ctx_t;
 typedef struct ngx_http_moe_key_s      ngx_http_moe_key_t;
 typedef struct ngx_http_moe_keys_s     ngx_http_moe_keys_t;
+typedef struct ngx_http_moe_traffic_s  ngx_http_moe_traffic_t;
 
 
 /* Where a configuration object was written, for errors found later. */
@@ -53,6 +54,7 @@ typedef struct {
     ngx_str_t                   engine_user;
     ngx_uid_t                   engine_uid;
     ngx_gid_t                   engine_gid;
+    ngx_http_moe_traffic_t     *traffic;     /* of no model, then of all */
 } ngx_http_moe_main_conf_t;
 
 

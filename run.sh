@@ -18,7 +18,8 @@ cd "$(dirname "$0")"
 build_packages="gcc make libc6-dev nginx-light nginx-dev libjansson-dev libpcre2-dev libssl-dev
     libutf8proc-dev curl"
 fuzz_packages="clang libclang-rt-14-dev"
-test_packages="libcmocka-dev perl libio-socket-ssl-perl libprotocol-http2-perl openssl procps"
+test_packages="libcmocka-dev perl libio-socket-ssl-perl libprotocol-http2-perl openssl procps
+    prometheus"
 
 say() {
     printf '%s\n' "run.sh: $*" >&2

@@ -1,22 +1,18 @@
 
 /*
- * Counts live in the engines, so that they are the same whichever worker is
- * asked and survive a reload.  A table gives each metric its name, kind and
- * place in moe_stats_t; the exposition walks it once, all models under each
- * name as the format demands.
+ * A table gives each metric its name, kind and place in moe_stats_t, or the
+ * function that knows it; the exposition walks it once, all models under each
+ * name as the format demands.  What has labels of its own follows.
  */
 
 
 #include "ngx_http_moe_module.h"
-#include "http/channel.h"
 #include "http/engine_process.h"
 #include "http/health.h"
 #include "http/metrics.h"
 #include "http/model.h"
-#include "http/reply.h"
-
-
-#define NGX_HTTP_MOE_METRICS_TIMEOUT  1000   /* ms */
+#include "http/stats.h"
+#include "http/traffic.h"
 
 
 typedef enum {
@@ -26,63 +22,68 @@ typedef enum {
 } ngx_http_moe_metric_e;
 
 
+/* What is known without the engine's answer; NGX_DECLINED: nothing is. */
+
+typedef ngx_int_t (*ngx_http_moe_value_pt)(ngx_http_moe_model_t *model,
+    uint64_t *value);
+
+
 typedef struct {
     const char               *name;
     const char               *help;
     ngx_http_moe_metric_e     kind;
+    ngx_http_moe_value_pt     value;        /* NULL: see offset */
     size_t                    offset;
     double                    first;        /* bound of the first bucket */
     unsigned                  buckets;
 } ngx_http_moe_metric_t;
 
 
-typedef struct ngx_http_moe_metrics_ctx_s  ngx_http_moe_metrics_ctx_t;
-
-typedef struct {
-    ngx_http_moe_call_t           call;
-    ngx_http_moe_metrics_ctx_t   *ctx;
-    ngx_http_moe_model_t         *model;
-    moe_stats_t                   stats;
-    unsigned                      waiting:1;
-    unsigned                      known:1;
-} ngx_http_moe_source_t;
-
-struct ngx_http_moe_metrics_ctx_s {
-    ngx_http_request_t           *request;
-    ngx_http_moe_source_t        *sources;
-    ngx_uint_t                    n;
-    ngx_event_t                   event;     /* posted by the last reply, or
-                                              * the timer */
-};
-
-
-static ngx_int_t ngx_http_moe_metrics_ask(ngx_http_moe_metrics_ctx_t *ctx);
-static void ngx_http_moe_metrics_frame(ngx_http_moe_call_t *call,
-    moe_frame_header_t *header, u_char *payload);
-static ngx_uint_t ngx_http_moe_metrics_waiting(
-    ngx_http_moe_metrics_ctx_t *ctx);
-static void ngx_http_moe_metrics_cleanup(void *data);
-static void ngx_http_moe_metrics_finish(ngx_event_t *ev);
-static void ngx_http_moe_metrics_text(ngx_http_moe_metrics_ctx_t *ctx,
+static void ngx_http_moe_metrics_text(ngx_http_moe_stats_t *all,
     ngx_http_moe_text_t *text);
-static void ngx_http_moe_metrics_process(ngx_http_moe_metrics_ctx_t *ctx,
+static void ngx_http_moe_metrics_text_experts(ngx_http_moe_stats_t *all,
     ngx_http_moe_text_t *text);
-static void ngx_http_moe_metrics_finished(ngx_http_moe_metrics_ctx_t *ctx,
+static void ngx_http_moe_metrics_one(ngx_http_moe_text_t *text,
+    const ngx_http_moe_metric_t *metric, ngx_http_moe_source_t *source);
+static void ngx_http_moe_metrics_histogram(ngx_http_moe_text_t *text,
+    const ngx_http_moe_metric_t *metric, ngx_http_moe_source_t *source);
+static void ngx_http_moe_metrics_usage(ngx_http_moe_stats_t *all,
     ngx_http_moe_text_t *text);
-static void ngx_http_moe_metrics_usage(ngx_http_moe_metrics_ctx_t *ctx,
+static void ngx_http_moe_metrics_finished(ngx_http_moe_stats_t *all,
     ngx_http_moe_text_t *text);
+static void ngx_http_moe_metrics_requests(ngx_http_moe_stats_t *all,
+    ngx_http_moe_text_t *text);
+static void ngx_http_moe_metrics_codes(ngx_http_moe_text_t *text,
+    ngx_str_t *name, ngx_http_moe_traffic_t *traffic);
+static void ngx_http_moe_metrics_load(ngx_http_moe_text_t *text,
+    ngx_http_moe_source_t *source);
 static void ngx_http_moe_metrics_head(ngx_http_moe_text_t *text,
     const char *name, const char *help, ngx_http_moe_metric_e kind);
 static void ngx_http_moe_metrics_label(ngx_http_moe_text_t *text,
-    const char *name, const char *suffix, ngx_http_moe_source_t *source);
-static void ngx_http_moe_metrics_histogram(ngx_http_moe_text_t *text,
-    const ngx_http_moe_metric_t *metric, ngx_http_moe_source_t *source);
+    const char *name, const char *suffix, ngx_str_t *model);
+static ngx_int_t ngx_http_moe_metrics_up(ngx_http_moe_model_t *model,
+    uint64_t *value);
+static ngx_int_t ngx_http_moe_metrics_restarts(ngx_http_moe_model_t *model,
+    uint64_t *value);
+static ngx_int_t ngx_http_moe_metrics_resumed(ngx_http_moe_model_t *model,
+    uint64_t *value);
+static ngx_int_t ngx_http_moe_metrics_broken(ngx_http_moe_model_t *model,
+    uint64_t *value);
 
 
-#define ngx_http_moe_stat(field)  offsetof(moe_stats_t, field)
+#define ngx_http_moe_stat(field)  NULL, offsetof(moe_stats_t, field)
 
 
 static const ngx_http_moe_metric_t  ngx_http_moe_metrics[] = {
+
+    { "engine_up", "Whether the engine serves requests.",
+      NGX_HTTP_MOE_GAUGE, ngx_http_moe_metrics_up, 0, 0, 0 },
+    { "engine_restarts_total", "Starts of the engine after its first.",
+      NGX_HTTP_MOE_COUNTER, ngx_http_moe_metrics_restarts, 0, 0, 0 },
+    { "requests_resumed_total", "Requests taken up by the next engine.",
+      NGX_HTTP_MOE_COUNTER, ngx_http_moe_metrics_resumed, 0, 0, 0 },
+    { "streams_broken_total", "Streams that ended with an error event.",
+      NGX_HTTP_MOE_COUNTER, ngx_http_moe_metrics_broken, 0, 0, 0 },
 
     { "num_requests_running", "Sequences in the batch.",
       NGX_HTTP_MOE_GAUGE, ngx_http_moe_stat(running), 0, 0 },
@@ -125,293 +126,133 @@ static const ngx_http_moe_metric_t  ngx_http_moe_metrics[] = {
       NGX_HTTP_MOE_HISTOGRAM, ngx_http_moe_stat(generation),
       1, MOE_TOKEN_BUCKETS },
 
-    { NULL, NULL, NGX_HTTP_MOE_GAUGE, 0, 0, 0 }
+    { NULL, NULL, NGX_HTTP_MOE_GAUGE, NULL, 0, 0, 0 }
 };
 
 
 ngx_int_t
 ngx_http_moe_metrics_handler(ngx_http_request_t *r)
 {
-    ngx_int_t                    rc;
-    ngx_uint_t                   i;
-    ngx_http_cleanup_t          *cln;
-    ngx_http_moe_model_t       **models;
-    ngx_http_moe_main_conf_t    *mcf;
-    ngx_http_moe_metrics_ctx_t  *ctx;
-
-    rc = ngx_http_moe_get_only(r);
-
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    mcf = ngx_http_get_module_main_conf(r, ngx_http_moe_module);
-    models = mcf->models.elts;
-
-    ctx = ngx_pcalloc(r->pool, sizeof(ngx_http_moe_metrics_ctx_t));
-    if (ctx == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    ctx->request = r;
-    ctx->event.handler = ngx_http_moe_metrics_finish;
-    ctx->event.data = ctx;
-    ctx->event.log = r->connection->log;
-
-    ctx->sources = ngx_pcalloc(r->pool, (mcf->models.nelts + 1)
-                                        * sizeof(ngx_http_moe_source_t));
-    cln = ngx_http_cleanup_add(r, 0);
-
-    if (ctx->sources == NULL || cln == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    cln->handler = ngx_http_moe_metrics_cleanup;
-    cln->data = ctx;
-
-    for (i = 0; i < mcf->models.nelts; i++) {
-        ctx->sources[i].model = models[i];
-    }
-
-    ctx->n = mcf->models.nelts;
-
-    if (ngx_http_moe_metrics_ask(ctx) != NGX_OK) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    r->main->count++;
-
-    if (ngx_http_moe_metrics_waiting(ctx)) {
-        ngx_add_timer(&ctx->event, NGX_HTTP_MOE_METRICS_TIMEOUT);
-
-    } else {
-        ngx_post_event(&ctx->event, &ngx_posted_events);
-    }
-
-    return NGX_DONE;
+    return ngx_http_moe_stats_reply(r, 0, "text/plain; version=0.0.4",
+                                    ngx_http_moe_metrics_text);
 }
 
 
-static ngx_int_t
-ngx_http_moe_metrics_ask(ngx_http_moe_metrics_ctx_t *ctx)
+ngx_int_t
+ngx_http_moe_metrics_experts_handler(ngx_http_request_t *r)
 {
-    ngx_uint_t              i;
-    ngx_msec_t              hold;
-    moe_error_t             error;
-    ngx_http_moe_source_t  *source;
-
-    for (i = 0; i < ctx->n; i++) {
-        source = &ctx->sources[i];
-
-        source->ctx = ctx;
-        source->call.handler = ngx_http_moe_metrics_frame;
-        source->call.data = source;
-
-        if (source->model->channel == NULL) {
-            continue;
-        }
-
-        if (moe_frame_empty(&source->call.frame, MOE_FRAME_STATS, 0, &error)
-            != 0)
-        {
-            return NGX_ERROR;
-        }
-
-        if (ngx_http_moe_call_start(source->model->channel, &source->call,
-                                    &hold)
-            == NGX_OK)
-        {
-            source->waiting = 1;
-
-        } else {
-            ngx_http_moe_call_end(&source->call, 0);
-        }
-    }
-
-    return NGX_OK;
+    return ngx_http_moe_stats_reply(r, MOE_STATS_EXPERTS,
+                                    "text/plain; version=0.0.4",
+                                    ngx_http_moe_metrics_text_experts);
 }
 
 
 static void
-ngx_http_moe_metrics_frame(ngx_http_moe_call_t *call,
-    moe_frame_header_t *header, u_char *payload)
-{
-    ngx_http_moe_source_t       *source;
-    ngx_http_moe_metrics_ctx_t  *ctx;
-
-    source = call->data;
-    ctx = source->ctx;
-
-    if (header && header->type == MOE_FRAME_STATS_REPLY
-        && moe_stats_decode(payload, header->size, &source->stats) == 0)
-    {
-        source->known = 1;
-    }
-
-    source->waiting = 0;
-    ngx_http_moe_call_end(call, 0);
-
-    if (!ngx_http_moe_metrics_waiting(ctx)) {
-        ngx_post_event(&ctx->event, &ngx_posted_events);
-    }
-}
-
-
-static ngx_uint_t
-ngx_http_moe_metrics_waiting(ngx_http_moe_metrics_ctx_t *ctx)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < ctx->n; i++) {
-        if (ctx->sources[i].waiting) {
-            return 1;
-        }
-    }
-
-    return 0;
-}
-
-
-static void
-ngx_http_moe_metrics_cleanup(void *data)
-{
-    ngx_http_moe_metrics_ctx_t  *ctx = data;
-
-    ngx_uint_t  i;
-
-    for (i = 0; i < ctx->n; i++) {
-        ngx_http_moe_call_end(&ctx->sources[i].call, 0);
-    }
-
-    if (ctx->event.timer_set) {
-        ngx_del_timer(&ctx->event);
-    }
-
-    if (ctx->event.posted) {
-        ngx_delete_posted_event(&ctx->event);
-    }
-}
-
-
-static void
-ngx_http_moe_metrics_finish(ngx_event_t *ev)
-{
-    ngx_connection_t            *c;
-    ngx_http_request_t          *r;
-    ngx_http_moe_text_t          text;
-    ngx_http_moe_metrics_ctx_t  *ctx;
-
-    ctx = ev->data;
-    r = ctx->request;
-    c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
-
-    ngx_memzero(&text, sizeof(ngx_http_moe_text_t));
-    ngx_http_moe_metrics_text(ctx, &text);
-    ngx_http_moe_metrics_cleanup(ctx);
-
-    ngx_http_finalize_request(r, ngx_http_moe_reply(r, NGX_HTTP_OK,
-                                        "text/plain; version=0.0.4", &text));
-    ngx_http_run_posted_requests(c);
-}
-
-
-static void
-ngx_http_moe_metrics_text(ngx_http_moe_metrics_ctx_t *ctx,
-    ngx_http_moe_text_t *text)
+ngx_http_moe_metrics_text(ngx_http_moe_stats_t *all, ngx_http_moe_text_t *text)
 {
     ngx_uint_t                    i;
-    unsigned long long            value;
-    ngx_http_moe_source_t        *source;
     const ngx_http_moe_metric_t  *metric;
-
-    ngx_http_moe_metrics_process(ctx, text);
-    ngx_http_moe_metrics_usage(ctx, text);
-    ngx_http_moe_metrics_finished(ctx, text);
 
     for (metric = ngx_http_moe_metrics; metric->name; metric++) {
 
         ngx_http_moe_metrics_head(text, metric->name, metric->help,
                                   metric->kind);
 
-        for (i = 0; i < ctx->n; i++) {
-            source = &ctx->sources[i];
-
-            if (!source->known) {
-                continue;
-            }
-
-            if (metric->kind == NGX_HTTP_MOE_HISTOGRAM) {
-                ngx_http_moe_metrics_histogram(text, metric, source);
-                continue;
-            }
-
-            value = *(uint64_t *) ((char *) &source->stats + metric->offset);
-
-            ngx_http_moe_metrics_label(text, metric->name, "", source);
-            ngx_http_moe_text_format(text, "} %llu\n", value);
+        for (i = 0; i < all->n; i++) {
+            ngx_http_moe_metrics_one(text, metric, &all->sources[i]);
         }
     }
+
+    ngx_http_moe_metrics_usage(all, text);
+    ngx_http_moe_metrics_finished(all, text);
+    ngx_http_moe_metrics_requests(all, text);
 }
 
 
-/* What is known without the engine. */
-
 static void
-ngx_http_moe_metrics_process(ngx_http_moe_metrics_ctx_t *ctx,
+ngx_http_moe_metrics_text_experts(ngx_http_moe_stats_t *all,
     ngx_http_moe_text_t *text)
 {
-    ngx_uint_t              i;
-    ngx_http_moe_health_t   health;
-    ngx_http_moe_source_t  *source;
+    ngx_uint_t  i;
 
-    ngx_http_moe_metrics_head(text, "engine_up",
-                              "Whether the engine serves requests.",
-                              NGX_HTTP_MOE_GAUGE);
+    ngx_http_moe_metrics_text(all, text);
 
-    for (i = 0; i < ctx->n; i++) {
-        source = &ctx->sources[i];
-        ngx_http_moe_health(source->model->channel, &health);
-
-        ngx_http_moe_metrics_label(text, "engine_up", "", source);
-        ngx_http_moe_text_format(text, "} %d\n", health.ready ? 1 : 0);
-    }
-
-    ngx_http_moe_metrics_head(text, "engine_restarts_total",
-                              "Starts of the engine after its first.",
+    ngx_http_moe_metrics_head(text, "expert_load",
+                              "Tokens that were routed to an expert.",
                               NGX_HTTP_MOE_COUNTER);
 
-    for (i = 0; i < ctx->n; i++) {
-        source = &ctx->sources[i];
-
-        if (source->model->engine) {
-            ngx_http_moe_metrics_label(text, "engine_restarts_total", "",
-                                       source);
-            ngx_http_moe_text_format(text, "} %lu\n",
-                  (unsigned long) source->model->engine->shared->restarts);
-        }
-    }
-
-    ngx_http_moe_metrics_head(text, "requests_resumed_total",
-                              "Requests taken up by the next engine.",
-                              NGX_HTTP_MOE_COUNTER);
-
-    for (i = 0; i < ctx->n; i++) {
-        source = &ctx->sources[i];
-
-        if (source->model->engine) {
-            ngx_http_moe_metrics_label(text, "requests_resumed_total", "",
-                                       source);
-            ngx_http_moe_text_format(text, "} %lu\n",
-                  (unsigned long) source->model->engine->shared->resumed);
-        }
+    for (i = 0; i < all->n; i++) {
+        ngx_http_moe_metrics_load(text, &all->sources[i]);
     }
 }
 
 
 static void
-ngx_http_moe_metrics_usage(ngx_http_moe_metrics_ctx_t *ctx,
+ngx_http_moe_metrics_one(ngx_http_moe_text_t *text,
+    const ngx_http_moe_metric_t *metric, ngx_http_moe_source_t *source)
+{
+    uint64_t  value;
+
+    if (metric->value) {
+
+        if (metric->value(source->model, &value) != NGX_OK) {
+            return;
+        }
+
+    } else if (!source->known) {
+        return;
+
+    } else if (metric->kind == NGX_HTTP_MOE_HISTOGRAM) {
+        ngx_http_moe_metrics_histogram(text, metric, source);
+        return;
+
+    } else {
+        value = *(uint64_t *) ((char *) &source->stats + metric->offset);
+    }
+
+    ngx_http_moe_metrics_label(text, metric->name, "", &source->model->name);
+    ngx_http_moe_text_format(text, "} %llu\n", (unsigned long long) value);
+}
+
+
+static void
+ngx_http_moe_metrics_histogram(ngx_http_moe_text_t *text,
+    const ngx_http_moe_metric_t *metric, ngx_http_moe_source_t *source)
+{
+    unsigned                i;
+    uint64_t                sum;
+    ngx_str_t              *model;
+    const moe_histogram_t  *histogram;
+
+    histogram = (moe_histogram_t *) ((char *) &source->stats + metric->offset);
+    model = &source->model->name;
+    sum = 0;
+
+    for (i = 0; i < metric->buckets; i++) {
+        sum += histogram->buckets[i];
+
+        ngx_http_moe_metrics_label(text, metric->name, "_bucket", model);
+
+        if (i + 1 < metric->buckets) {
+            ngx_http_moe_text_format(text, ",le=\"%.9g\"} %llu\n",
+                                     moe_histogram_bound(metric->first, i),
+                                     (unsigned long long) sum);
+        } else {
+            ngx_http_moe_text_format(text, ",le=\"+Inf\"} %llu\n",
+                                     (unsigned long long) histogram->count);
+        }
+    }
+
+    ngx_http_moe_metrics_label(text, metric->name, "_sum", model);
+    ngx_http_moe_text_format(text, "} %.17g\n", histogram->sum);
+    ngx_http_moe_metrics_label(text, metric->name, "_count", model);
+    ngx_http_moe_text_format(text, "} %llu\n",
+                             (unsigned long long) histogram->count);
+}
+
+
+static void
+ngx_http_moe_metrics_usage(ngx_http_moe_stats_t *all,
     ngx_http_moe_text_t *text)
 {
     ngx_uint_t              i;
@@ -421,12 +262,12 @@ ngx_http_moe_metrics_usage(ngx_http_moe_metrics_ctx_t *ctx,
                               "Used part of the cache; 1 is all of it.",
                               NGX_HTTP_MOE_GAUGE);
 
-    for (i = 0; i < ctx->n; i++) {
-        source = &ctx->sources[i];
+    for (i = 0; i < all->n; i++) {
+        source = &all->sources[i];
 
         if (source->known) {
             ngx_http_moe_metrics_label(text, "kv_cache_usage_perc", "",
-                                       source);
+                                       &source->model->name);
             ngx_http_moe_text_format(text, "} %.6g\n",
                 source->stats.blocks_total
                 ? (double) source->stats.blocks_used
@@ -437,7 +278,7 @@ ngx_http_moe_metrics_usage(ngx_http_moe_metrics_ctx_t *ctx,
 
 
 static void
-ngx_http_moe_metrics_finished(ngx_http_moe_metrics_ctx_t *ctx,
+ngx_http_moe_metrics_finished(ngx_http_moe_stats_t *all,
     ngx_http_moe_text_t *text)
 {
     uint64_t                value[4];
@@ -450,8 +291,8 @@ ngx_http_moe_metrics_finished(ngx_http_moe_metrics_ctx_t *ctx,
                               "Requests that ended, by reason.",
                               NGX_HTTP_MOE_COUNTER);
 
-    for (i = 0; i < ctx->n; i++) {
-        source = &ctx->sources[i];
+    for (i = 0; i < all->n; i++) {
+        source = &all->sources[i];
 
         if (!source->known) {
             continue;
@@ -464,10 +305,89 @@ ngx_http_moe_metrics_finished(ngx_http_moe_metrics_ctx_t *ctx,
 
         for (k = 0; k < 4; k++) {
             ngx_http_moe_metrics_label(text, "request_success_total", "",
-                                       source);
+                                       &source->model->name);
             ngx_http_moe_text_format(text, ",finished_reason=\"%s\"} %llu\n",
                                      reasons[k],
                                      (unsigned long long) value[k]);
+        }
+    }
+}
+
+
+static void
+ngx_http_moe_metrics_requests(ngx_http_moe_stats_t *all,
+    ngx_http_moe_text_t *text)
+{
+    ngx_str_t                  none;
+    ngx_uint_t                 i;
+    ngx_http_moe_model_t      *model;
+    ngx_http_moe_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(all->request, ngx_http_moe_module);
+
+    ngx_http_moe_metrics_head(text, "http_requests_total",
+                              "Answers to POST requests, by status.",
+                              NGX_HTTP_MOE_COUNTER);
+
+    for (i = 0; i < all->n; i++) {
+        model = all->sources[i].model;
+        ngx_http_moe_metrics_codes(text, &model->name, model->traffic);
+    }
+
+    if (mcf->traffic) {
+        ngx_str_null(&none);
+        ngx_http_moe_metrics_codes(text, &none, mcf->traffic);
+    }
+}
+
+
+static void
+ngx_http_moe_metrics_codes(ngx_http_moe_text_t *text, ngx_str_t *name,
+    ngx_http_moe_traffic_t *traffic)
+{
+    char        digits[NGX_INT_T_LEN + 1];
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_MOE_CODES; i++) {
+        (void) snprintf(digits, sizeof(digits), "%u",
+                        (unsigned) ngx_http_moe_codes[i]);
+
+        ngx_http_moe_metrics_label(text, "http_requests_total", "", name);
+        ngx_http_moe_text_format(text, ",code=\"%s\"} %lu\n",
+                                 ngx_http_moe_codes[i] ? digits : "other",
+                                 (unsigned long) traffic->answers[i]);
+    }
+}
+
+
+/* A layer without experts has no load, one with experts has some after the
+ * first step. */
+
+static void
+ngx_http_moe_metrics_load(ngx_http_moe_text_t *text,
+    ngx_http_moe_source_t *source)
+{
+    uint64_t            sum;
+    uint32_t            layer, i;
+    moe_expert_load_t  *load;
+
+    load = &source->experts;
+
+    for (layer = 0; layer < load->layers; layer++) {
+        sum = 0;
+
+        for (i = 0; i < load->experts; i++) {
+            sum += moe_count_at(load->counts,
+                                (size_t) layer * load->experts + i);
+        }
+
+        for (i = 0; sum && i < load->experts; i++) {
+            ngx_http_moe_metrics_label(text, "expert_load", "",
+                                       &source->model->name);
+            ngx_http_moe_text_format(text,
+                ",layer=\"%u\",expert=\"%u\"} %llu\n", layer, i,
+                (unsigned long long) moe_count_at(load->counts,
+                                          (size_t) layer * load->experts + i));
         }
     }
 }
@@ -488,43 +408,55 @@ ngx_http_moe_metrics_head(ngx_http_moe_text_t *text, const char *name,
 
 static void
 ngx_http_moe_metrics_label(ngx_http_moe_text_t *text, const char *name,
-    const char *suffix, ngx_http_moe_source_t *source)
+    const char *suffix, ngx_str_t *model)
 {
     ngx_http_moe_text_format(text, "moe_%s%s{model=\"%.*s\"", name, suffix,
-                             (int) source->model->name.len,
-                             source->model->name.data);
+                             (int) model->len, model->data);
 }
 
 
-static void
-ngx_http_moe_metrics_histogram(ngx_http_moe_text_t *text,
-    const ngx_http_moe_metric_t *metric, ngx_http_moe_source_t *source)
+static ngx_int_t
+ngx_http_moe_metrics_up(ngx_http_moe_model_t *model, uint64_t *value)
 {
-    unsigned                i;
-    uint64_t                sum;
-    const moe_histogram_t  *histogram;
+    ngx_http_moe_health_t  health;
 
-    histogram = (moe_histogram_t *) ((char *) &source->stats + metric->offset);
-    sum = 0;
+    ngx_http_moe_health(model->channel, &health);
+    *value = health.ready ? 1 : 0;
 
-    for (i = 0; i < metric->buckets; i++) {
-        sum += histogram->buckets[i];
+    return NGX_OK;
+}
 
-        ngx_http_moe_metrics_label(text, metric->name, "_bucket", source);
 
-        if (i + 1 < metric->buckets) {
-            ngx_http_moe_text_format(text, ",le=\"%.6g\"} %llu\n",
-                                     moe_histogram_bound(metric->first, i),
-                                     (unsigned long long) sum);
-        } else {
-            ngx_http_moe_text_format(text, ",le=\"+Inf\"} %llu\n",
-                                     (unsigned long long) histogram->count);
-        }
+static ngx_int_t
+ngx_http_moe_metrics_restarts(ngx_http_moe_model_t *model, uint64_t *value)
+{
+    if (model->engine == NULL) {
+        return NGX_DECLINED;
     }
 
-    ngx_http_moe_metrics_label(text, metric->name, "_sum", source);
-    ngx_http_moe_text_format(text, "} %.9g\n", histogram->sum);
-    ngx_http_moe_metrics_label(text, metric->name, "_count", source);
-    ngx_http_moe_text_format(text, "} %llu\n",
-                             (unsigned long long) histogram->count);
+    *value = model->engine->shared->restarts;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_moe_metrics_resumed(ngx_http_moe_model_t *model, uint64_t *value)
+{
+    if (model->engine == NULL) {
+        return NGX_DECLINED;
+    }
+
+    *value = model->engine->shared->resumed;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_moe_metrics_broken(ngx_http_moe_model_t *model, uint64_t *value)
+{
+    *value = model->traffic->broken;
+
+    return NGX_OK;
 }

@@ -9,10 +9,10 @@
 #include "ngx_http_moe_module.h"
 
 
-/* Content handler: asks every engine for its counts and answers when all have
- * replied, or after a second with what there is. */
+/* Content handlers; the second one adds the load of every expert. */
 
 ngx_int_t ngx_http_moe_metrics_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_moe_metrics_experts_handler(ngx_http_request_t *r);
 
 
 #endif /* _NGX_HTTP_MOE_METRICS_H_INCLUDED_ */

@@ -35,6 +35,7 @@ struct ngx_http_moe_model_s {
 
     ngx_http_moe_engine_t    *engine;         /* since init_module */
     ngx_http_moe_channel_t   *channel;        /* since init_process */
+    ngx_http_moe_traffic_t   *traffic;        /* since the zone is there */
 };
 
 

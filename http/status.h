@@ -9,7 +9,8 @@
 #include "ngx_http_moe_module.h"
 
 
-/* Content handler. */
+/* Content handler; "queue", "batch" and "cache" are there when the engine
+ * answers. */
 
 ngx_int_t ngx_http_moe_status_handler(ngx_http_request_t *r);
 

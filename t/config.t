@@ -49,6 +49,7 @@ my @cases = (
     ['server', 'moe_cache_salt a; moe_cache_salt b;', qr/moe_cache_salt.*duplicate/],
     ['server', 'moe_api_keys off; moe_api_keys off;', qr/moe_api_keys.*duplicate/],
     ['server', 'location /x { moe_status on; }', qr/moe_status/],
+    ['server', 'location /x { moe_metrics all; }', qr/"all"/],
     ['main', 'moe_engine_path /bin/true;', qr/moe_engine_path.*not allowed/],
 );
 for my $case (@cases) {
