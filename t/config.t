@@ -106,6 +106,13 @@ is(post($nested, $_->[0], { model => 'demo', %{long_body(9)} })->{json}{usage}{c
    $_->[1], "moe_max_tokens for $_->[0]")
     for ['/v1/completions', 3], ['/own/v1/completions', 5], ['/off/v1/completions', 9];
 
+# nginx -T prints all of it.
+my ($printed, $dump) = $full->check_config('-T');
+is($printed, 0, 'nginx -T');
+like($dump, qr/^\s*\Q$_\E$/m, "nginx -T: $_")
+    for 'moe_engine_user nobody;', 'queue_timeout 30s;', 'moe_timeout first=30s total=5m;',
+        'moe_pass demo;';
+
 # moe_pass with a variable, and by the name in the body.
 my $other = server(http => "moe_model other $Moe::Server::MODEL { threads 1; context 256; }",
     server => <<'END');

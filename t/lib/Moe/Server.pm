@@ -219,14 +219,14 @@ sub command {
 }
 
 
-# nginx -t: (exit status, what it printed).
+# nginx -t, or another option: (exit status, what it printed).
 sub check_config {
-    my ($self) = @_;
+    my ($self, $option) = @_;
     my $pid = open(my $out, '-|') // die "fork: $!";
 
     if ($pid == 0) {
         open STDERR, '>&', \*STDOUT;
-        exec $self->command('-t') or POSIX::_exit(127);
+        exec $self->command($option // '-t') or POSIX::_exit(127);
     }
     my $text = join '', <$out>;
     close $out;
