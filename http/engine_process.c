@@ -673,6 +673,10 @@ ngx_http_moe_engine_defer(ngx_cycle_t *cycle, ngx_http_moe_engine_t *engine)
     slot->exiting = 0;
     slot->exited = 1;
 
+    /* the engine of the old executable still holds the model */
+
+    engine->shared->replaces = ngx_inherited;
+
     ngx_last_process++;
     ngx_reap = 1;
 

@@ -40,6 +40,11 @@ ngx_http_moe_health(ngx_http_moe_channel_t *ch, ngx_http_moe_health_t *health)
             health->name = "restarting";
             ngx_str_set(&health->message, "the engine is being restarted");
 
+        } else if (shared->phase == NGX_HTTP_MOE_ENGINE_QUITTING) {
+            health->name = "stopped";
+            ngx_str_set(&health->message,
+                        "the engine was told to quit, a reload starts one");
+
         } else {
             health->name = "starting";
             ngx_str_set(&health->message, "the engine is starting");

@@ -14,6 +14,12 @@ ok($result->{done} && $result->{complete}, 'and its end');
 is(scalar(grep { $_->{title} =~ /^nginx: (?:worker|master)/ } $server->processes), 0,
    'there is no master and no worker');
 
+my $engine = $server->engine_pid;
+$server->expect(qr/exited on signal/);
+$server->signal('KILL', $engine);
+is(essence(completion($server, $body)), essence($whole), 'the engine is replaced when it dies');
+isnt($server->engine_pid, $engine, 'by another one');
+
 $server->signal('QUIT');
 ok($server->gone(10), 'QUIT ends all of it');
 
