@@ -13,15 +13,15 @@
  * much of a digest was right.
  *
  * The check is the last of the access phase: with "satisfy any" it is only
- * asked when no other module has let the client in, so it can answer for all
- * of them, in the client's dialect.
+ * asked when no other module has let the client in, so an answer that is none
+ * of a refusal never asks for a key.
  */
 
 
 #include "ngx_http_moe_module.h"
-#include "http/api.h"
 #include "http/keys.h"
 #include "http/reply.h"
+#include "http/request.h"
 
 #include <openssl/rand.h>
 #include <openssl/sha.h>
@@ -40,7 +40,6 @@ struct ngx_http_moe_keys_s {
 
 static ngx_int_t ngx_http_moe_keys_handler(ngx_http_request_t *r);
 static ngx_int_t ngx_http_moe_keys_refuse(ngx_http_request_t *r);
-static ngx_int_t ngx_http_moe_key_challenge(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_moe_key_presented(ngx_http_request_t *r,
     ngx_str_t *value);
 static void ngx_http_moe_key_digest(ngx_http_moe_keys_t *keys,
@@ -100,57 +99,18 @@ ngx_http_moe_keys_handler(ngx_http_request_t *r)
 }
 
 
-/* The same for every path, method and reason. */
+/* The same for every path, method and reason; refusal.c words it. */
 
 static ngx_int_t
 ngx_http_moe_keys_refuse(ngx_http_request_t *r)
 {
-    ngx_int_t                    rc;
-    ngx_str_t                    rest;
-    ngx_http_moe_problem_t       problem;
-    const ngx_http_moe_api_t    *api;
-    const ngx_http_moe_route_t  *route;
-    ngx_http_core_loc_conf_t    *clcf;
-
-    if (ngx_http_moe_key_challenge(r) != NGX_OK) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
-
-    if (clcf->auth_delay) {
-
-        /* nginx delays the answer, and gives its own */
-
-        return NGX_HTTP_UNAUTHORIZED;
-    }
-
-    rc = ngx_http_discard_request_body(r);
-
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    ngx_http_moe_problem(&problem, NGX_HTTP_UNAUTHORIZED,
-                         "authentication_error", "invalid_api_key", NULL,
-                         "a valid API key is required, as Authorization: "
-                         "Bearer KEY or x-api-key: KEY");
-
-    api = ngx_http_moe_api_route(r, &route, &rest);
-
-    ngx_http_finalize_request(r, ngx_http_moe_reply_problem(r, api, &problem));
-
-    return NGX_DONE;
-}
-
-
-static ngx_int_t
-ngx_http_moe_key_challenge(ngx_http_request_t *r)
-{
     ngx_list_part_t  *part;
 
+    ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
+                  "moe: no valid API key");
+
     if (ngx_http_moe_add_header(r, "WWW-Authenticate", "Bearer") != NGX_OK) {
-        return NGX_ERROR;
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     /* who makes a subrequest of this, looks for it here */
@@ -161,7 +121,7 @@ ngx_http_moe_key_challenge(ngx_http_request_t *r)
                        &((ngx_table_elt_t *) part->elts)[part->nelts - 1];
     }
 
-    return NGX_OK;
+    return NGX_HTTP_UNAUTHORIZED;
 }
 
 

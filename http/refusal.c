@@ -124,7 +124,8 @@ ngx_http_moe_refusal_filter(ngx_http_request_t *r)
 }
 
 
-/* Whether nginx answers, with its own page. */
+/* Whether nginx answers, with its own page.  moe_api_keys is for clients of
+ * an API, whatever serves the location. */
 
 static ngx_uint_t
 ngx_http_moe_refusal_is_page(ngx_http_request_t *r)
@@ -135,7 +136,7 @@ ngx_http_moe_refusal_is_page(ngx_http_request_t *r)
     mlcf = ngx_http_get_module_loc_conf(r, ngx_http_moe_module);
     type = &r->headers_out.content_type;
 
-    return mlcf->pass && r == r->main && r->upstream == NULL
+    return (mlcf->pass || mlcf->keys) && r == r->main && r->upstream == NULL
            && r->err_status >= NGX_HTTP_BAD_REQUEST
            && r->headers_out.content_length_n > 0
            && type->len == sizeof("text/html") - 1
@@ -148,7 +149,11 @@ ngx_http_moe_refusal_problem(ngx_http_request_t *r,
     ngx_http_moe_problem_t *problem)
 {
     ngx_uint_t                     fallback;
+    const char                    *message;
+    ngx_http_moe_loc_conf_t       *mlcf;
     const ngx_http_moe_refusal_t  *refusal;
+
+    mlcf = ngx_http_get_module_loc_conf(r, ngx_http_moe_module);
 
     fallback = r->err_status < NGX_HTTP_INTERNAL_SERVER_ERROR
                ? NGX_HTTP_BAD_REQUEST : NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -160,6 +165,10 @@ ngx_http_moe_refusal_problem(ngx_http_request_t *r,
         /* void */
     }
 
+    message = (mlcf->keys && refusal->status == NGX_HTTP_UNAUTHORIZED)
+              ? "a valid API key is required, as Authorization: Bearer KEY or "
+                "x-api-key: KEY" : refusal->message;
+
     ngx_http_moe_problem(problem, r->err_status, refusal->type, refusal->code,
-                         NULL, "%s", refusal->message);
+                         NULL, "%s", message);
 }

@@ -155,8 +155,10 @@ $client->close;
 is(ask('/page', {})->{body}, "a page\n", 'error_page');
 is(ask('/page', {})->{headers}{'www-authenticate'}, 'Bearer', 'error_page: WWW-Authenticate');
 is(ask('/page', \%alice)->{status}, 200, 'error_page: with a key');
-is(ask('/delayed', {})->{status}, 401, 'auth_delay');
-is(ask('/proxied', {})->{status}, 401, 'a location with another handler');
+for my $prefix (qw(/delayed /proxied)) {
+    my $answer = ask($prefix, {});
+    is("$answer->{status} $answer->{body}", "401 $refused->{body}", "the same in $prefix");
+}
 is(ask('/proxied', \%alice)->{status}, 200, 'a location with another handler: with a key');
 for my $case (['/any', {}, 401], ['/any', \%alice, 200], ['/any', { Authorization => $basic }, 200],
               ['/any', { Authorization => $other }, 401], ['/any', { 'x-api-key' => 'x' }, 401],
@@ -167,8 +169,9 @@ for my $case (['/any', {}, 401], ['/any', \%alice, 200], ['/any', { Authorizatio
     my $answer = ask($prefix, $headers);
 
     is($answer->{status}, $status, "satisfy: $status for $prefix " . json_encode($headers));
-    is($answer->{json}{error}{code}, 'invalid_api_key', 'in the words of the API')
-        if $status == 401;
+    is($answer->{json}{error}{code}, $status == 401 ? 'invalid_api_key' : $status == 403
+       ? 'permission_denied' : undef, 'satisfy: in the words of the API');
+    is($answer->{headers}{'www-authenticate'}, undef, 'satisfy: no challenge') if $status != 401;
 }
 $server->expect(qr/access forbidden by rule/);
 
