@@ -8,10 +8,12 @@
 
 
 #include "ngx_http_moe_module.h"
+#include "http/account.h"
 #include "http/api.h"
 #include "http/channel.h"
 #include "http/engine_process.h"
 #include "http/keys.h"
+#include "http/limit.h"
 #include "http/metrics.h"
 #include "http/model.h"
 #include "http/refusal.h"
@@ -85,6 +87,13 @@ static ngx_command_t  ngx_http_moe_commands[] = {
       0,
       NULL },
 
+    { ngx_string("moe_limit_tokens_zone"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE3,
+      ngx_http_moe_account_zone,
+      0,
+      0,
+      NULL },
+
     { ngx_string("moe_pass"),
       NGX_HTTP_LOC_CONF|NGX_HTTP_LIF_CONF|NGX_HTTP_LMT_CONF|NGX_CONF_TAKE1,
       ngx_http_moe_pass,
@@ -146,6 +155,13 @@ static ngx_command_t  ngx_http_moe_commands[] = {
       ngx_http_set_complex_value_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_moe_loc_conf_t, cache_salt),
+      NULL },
+
+    { ngx_string("moe_limit_tokens"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE12,
+      ngx_http_moe_limit_set,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
       NULL },
 
     { ngx_string("moe_status"),
@@ -325,6 +341,7 @@ ngx_http_moe_create_loc_conf(ngx_conf_t *cf)
      *
      *     conf->pass = NULL;
      *     conf->cache_salt = NULL;
+     *     conf->limits = { NULL };
      */
 
     conf->api = NGX_CONF_UNSET_UINT;
@@ -374,7 +391,12 @@ ngx_http_moe_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->cache_salt = prev->cache_salt;
     }
 
-    return NGX_CONF_OK;
+    if (conf->limits.elts == NULL) {
+        conf->limits = prev->limits;
+    }
+
+    return ngx_http_moe_limits_check(cf, &conf->limits) == NGX_OK
+           ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 

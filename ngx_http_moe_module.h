@@ -37,6 +37,7 @@ typedef struct ngx_http_moe_ctx_s      ngx_http_moe_ctx_t;
 typedef struct ngx_http_moe_key_s      ngx_http_moe_key_t;
 typedef struct ngx_http_moe_keys_s     ngx_http_moe_keys_t;
 typedef struct ngx_http_moe_traffic_s  ngx_http_moe_traffic_t;
+typedef struct ngx_http_moe_budget_s   ngx_http_moe_budget_t;
 
 
 /* Where a configuration object was written, for errors found later. */
@@ -79,6 +80,7 @@ typedef struct {
     ngx_int_t                   priority;
     ngx_http_moe_keys_t        *keys;        /* NULL: none are asked for */
     ngx_http_complex_value_t   *cache_salt;  /* NULL: none */
+    ngx_array_t                 limits;      /* ngx_http_moe_limit_t */
 } ngx_http_moe_loc_conf_t;
 
 

@@ -118,7 +118,8 @@ ngx_http_moe_health_handler(ngx_http_request_t *r, ngx_str_t *rest)
         return ngx_http_moe_reply(r, NGX_HTTP_OK, "application/json", &text);
     }
 
-    if (ngx_http_moe_add_retry_after(r, NGX_HTTP_SERVICE_UNAVAILABLE)
+    if (ngx_http_moe_add_retry_after(r, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                     NGX_HTTP_MOE_RETRY_AFTER)
         != NGX_OK)
     {
         return NGX_ERROR;

@@ -93,7 +93,9 @@ ngx_http_moe_refusal_filter(ngx_http_request_t *r)
 
     ngx_http_moe_refusal_problem(r, &problem);
 
-    if (ngx_http_moe_add_retry_after(r, problem.status) != NGX_OK) {
+    if (ngx_http_moe_add_retry_after(r, problem.status, problem.retry_after)
+        != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

@@ -96,7 +96,9 @@ ngx_http_moe_reply_problem(ngx_http_request_t *r,
 
     ngx_log_error(level, r->connection->log, 0, "moe: %s", problem->message);
 
-    if (ngx_http_moe_add_retry_after(r, problem->status) != NGX_OK) {
+    if (ngx_http_moe_add_retry_after(r, problem->status, problem->retry_after)
+        != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -148,6 +150,7 @@ ngx_http_moe_problem(ngx_http_moe_problem_t *problem, ngx_uint_t status,
     problem->status = status;
     problem->type = type;
     problem->code = code;
+    problem->retry_after = NGX_HTTP_MOE_RETRY_AFTER;
 
     (void) snprintf(problem->field, sizeof(problem->field), "%s",
                     field ? field : "");
@@ -190,9 +193,10 @@ ngx_http_moe_add_header(ngx_http_request_t *r, const char *name,
 
 
 ngx_int_t
-ngx_http_moe_add_retry_after(ngx_http_request_t *r, ngx_uint_t status)
+ngx_http_moe_add_retry_after(ngx_http_request_t *r, ngx_uint_t status,
+    int64_t seconds)
 {
-    char  seconds[NGX_INT_T_LEN + 1];
+    char  value[NGX_INT64_LEN + 1];
 
     if (status != NGX_HTTP_TOO_MANY_REQUESTS
         && status != NGX_HTTP_SERVICE_UNAVAILABLE)
@@ -200,7 +204,7 @@ ngx_http_moe_add_retry_after(ngx_http_request_t *r, ngx_uint_t status)
         return NGX_OK;
     }
 
-    (void) snprintf(seconds, sizeof(seconds), "%d", NGX_HTTP_MOE_RETRY_AFTER);
+    (void) snprintf(value, sizeof(value), "%lld", (long long) seconds);
 
-    return ngx_http_moe_add_header(r, "Retry-After", seconds);
+    return ngx_http_moe_add_header(r, "Retry-After", value);
 }

@@ -46,7 +46,7 @@ ngx_int_t ngx_http_moe_add_header(ngx_http_request_t *r, const char *name,
 /* Retry-After, where the status asks for another try. */
 
 ngx_int_t ngx_http_moe_add_retry_after(ngx_http_request_t *r,
-    ngx_uint_t status);
+    ngx_uint_t status, int64_t seconds);
 
 
 #endif /* _NGX_HTTP_MOE_REPLY_H_INCLUDED_ */

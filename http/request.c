@@ -14,6 +14,7 @@
 #include "http/health.h"
 #include "http/job.h"
 #include "http/keys.h"
+#include "http/limit.h"
 #include "http/model.h"
 #include "http/reply.h"
 #include "http/stream.h"
@@ -232,6 +233,8 @@ ngx_http_moe_close(ngx_http_moe_ctx_t *ctx)
 
     ctx->closed = 1;
 
+    ngx_http_moe_limit_ended(ctx);
+
     for (i = 0; i < ctx->n; i++) {
         choice = &ctx->choices[i];
 
@@ -268,6 +271,7 @@ static void
 ngx_http_moe_body(ngx_http_request_t *r)
 {
     off_t                size;
+    ngx_int_t            rc;
     ngx_chain_t         *cl, *bufs;
     ngx_http_moe_ctx_t  *ctx;
 
@@ -290,7 +294,18 @@ ngx_http_moe_body(ngx_http_request_t *r)
         return;
     }
 
-    if (ngx_http_moe_key_apply(r, ctx) != NGX_OK) {
+    rc = ngx_http_moe_key_apply(r, ctx);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_moe_limit_arrived(r, ctx, (size_t) size);
+    }
+
+    if (rc == NGX_DECLINED && ngx_http_moe_name(r, ctx) == NGX_OK) {
+        ngx_http_moe_give_up(r, ctx);
+        return;
+    }
+
+    if (rc != NGX_OK) {
         ngx_http_moe_close(ctx);
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;

@@ -23,6 +23,7 @@ typedef struct {
     const char              *code;         /* NULL: none */
     char                     field[128];   /* "" when no field is at fault */
     char                     message[512];
+    int64_t                  retry_after;  /* seconds, of a 429 or 503 */
 } ngx_http_moe_problem_t;
 
 
@@ -102,6 +103,7 @@ struct ngx_http_moe_ctx_s {
     const ngx_http_moe_route_t   *route;
     ngx_http_moe_model_t         *model;
     ngx_http_moe_key_t           *key;          /* the client's, or NULL */
+    ngx_http_moe_budget_t        *budget;       /* NULL: no limits */
     ngx_http_moe_job_t            job;
 
     ngx_http_moe_choice_t        *choices;

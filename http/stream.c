@@ -19,6 +19,7 @@
 #include "http/api.h"
 #include "http/engine_process.h"
 #include "http/health.h"
+#include "http/limit.h"
 #include "http/model.h"
 #include "http/reply.h"
 #include "http/stream.h"
@@ -52,7 +53,8 @@ static void ngx_http_moe_stream_whole(ngx_http_request_t *r,
     ngx_http_moe_ctx_t *ctx);
 static void ngx_http_moe_stream_output(ngx_http_request_t *r,
     ngx_http_moe_ctx_t *ctx);
-static ngx_int_t ngx_http_moe_stream_header(ngx_http_request_t *r);
+static ngx_int_t ngx_http_moe_stream_header(ngx_http_request_t *r,
+    ngx_http_moe_ctx_t *ctx);
 static ngx_int_t ngx_http_moe_stream_chain(ngx_http_request_t *r,
     ngx_http_moe_ctx_t *ctx, ngx_chain_t **out);
 static void ngx_http_moe_stream_wait(ngx_http_request_t *r,
@@ -183,6 +185,10 @@ ngx_http_moe_stream_admitted(ngx_http_moe_choice_t *choice, u_char *payload,
     choice->admitted = 1;
     ctx->admitted++;
     ngx_http_moe_stream_prompt(choice, admitted.prompt_tokens, 0);
+
+    if (ctx->admitted == ctx->n) {
+        (void) ngx_http_moe_limit_admitted(ctx);
+    }
 }
 
 
@@ -203,6 +209,10 @@ ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
     }
 
     if (choice->started) {
+        return;
+    }
+
+    if (ctx->first == 0 && ngx_http_moe_limit_started(ctx) != NGX_OK) {
         return;
     }
 
@@ -350,6 +360,8 @@ ngx_http_moe_stream_process(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
         return;
     }
 
+    ngx_http_moe_limit_generated(ctx);
+
     if (ctx->failed) {
 
         if (!ctx->header_sent) {
@@ -404,6 +416,11 @@ ngx_http_moe_stream_whole(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
     }
 
     ngx_http_moe_close(ctx);
+
+    if (ngx_http_moe_limit_headers(ctx) != NGX_OK) {
+        text.failed = 1;
+    }
+
     ngx_http_finalize_request(r, ngx_http_moe_reply(r, NGX_HTTP_OK,
                                                     "application/json",
                                                     &text));
@@ -425,12 +442,14 @@ ngx_http_moe_stream_output(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 
     if (!ctx->header_sent) {
 
-        if (ctx->out.buffer.size == 0) {
+        /* a prompt that is not admitted yet may still be refused */
+
+        if (ctx->out.buffer.size == 0 || ctx->admitted < ctx->n) {
             return;
         }
 
         ctx->header_sent = 1;
-        rc = ngx_http_moe_stream_header(r);
+        rc = ngx_http_moe_stream_header(r, ctx);
 
         if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
             ngx_http_moe_stream_end(r, ctx, rc);
@@ -465,7 +484,7 @@ ngx_http_moe_stream_output(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 
 
 static ngx_int_t
-ngx_http_moe_stream_header(ngx_http_request_t *r)
+ngx_http_moe_stream_header(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 {
     r->headers_out.status = NGX_HTTP_OK;
     r->headers_out.content_length_n = -1;
@@ -476,7 +495,8 @@ ngx_http_moe_stream_header(ngx_http_request_t *r)
     /* a cache or another nginx on the way must pass events on as they come */
 
     if (ngx_http_moe_add_header(r, "Cache-Control", "no-cache") != NGX_OK
-        || ngx_http_moe_add_header(r, "X-Accel-Buffering", "no") != NGX_OK)
+        || ngx_http_moe_add_header(r, "X-Accel-Buffering", "no") != NGX_OK
+        || ngx_http_moe_limit_headers(ctx) != NGX_OK)
     {
         return NGX_ERROR;
     }

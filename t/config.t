@@ -48,6 +48,32 @@ my @cases = (
     ['server', 'location /x { moe_pass demo; moe_priority 1000001; }', qr/1000000/],
     ['server', 'moe_cache_salt a; moe_cache_salt b;', qr/moe_cache_salt.*duplicate/],
     ['server', 'moe_api_keys off; moe_api_keys off;', qr/moe_api_keys.*duplicate/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m;', qr/moe_limit_tokens_zone/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a rate=1t/s;', qr/zone=a/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=:1m rate=1t/s;', qr/zone=:1m/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:x rate=1t/s;', qr/zone=a:x/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1k rate=1t/s;', qr/too small/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m zone=b:1m;', qr/zone=b:1m/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m rate=1t/s rate=1t/s;', qr/invalid number/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m rate=t/s;', qr/rate=t/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m rate=0t/s;', qr/rate=0t/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m rate=-1t/s;', qr/rate=-1t/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m rate=1r/s;', qr/rate=1r/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m rate=1;', qr/rate=1"/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m rate=1000000001t/m;', qr/rate=10+1t/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m rate=9999999999999999999999t/m;', qr/rate=9+t/],
+    ['http', 'moe_limit_tokens_zone $arg_a zone=a:1m rate=1t/m;'
+        . ' moe_limit_tokens_zone $arg_b zone=a:1m rate=1t/m;', qr/already bound to key "\$arg_a"/],
+    ['http', 'limit_req_zone $arg_a zone=a:1m rate=1r/m; moe_limit_tokens zone=a;',
+     qr/"a" is already declared for a different use/],
+    ['server', 'location /x { moe_limit_tokens burst=5; }', qr/must have "zone"/],
+    ['server', 'location /x { moe_limit_tokens zone=none; }', qr/unknown zone "none"/],
+    ['server', 'moe_limit_tokens zone=none;', qr/unknown zone "none"/],
+    ['server', 'location /x { moe_limit_tokens zone=a burst=0; }', qr/burst=0/],
+    ['server', 'location /x { moe_limit_tokens zone=a burst=x; }', qr/burst=x/],
+    ['server', 'location /x { moe_limit_tokens zone=a nodelay; }', qr/nodelay/],
+    ['server', 'location /x { moe_limit_tokens zone=a; moe_limit_tokens zone=a; }',
+     qr/moe_limit_tokens.*duplicate/],
     ['server', 'location /x { moe_status on; }', qr/moe_status/],
     ['server', 'location /x { moe_metrics all; }', qr/"all"/],
     ['main', 'moe_engine_path /bin/true;', qr/moe_engine_path.*not allowed/],
@@ -71,7 +97,8 @@ chmod 0755, $public;
 system('cp', '-r', "$Moe::Server::BUILD/moe-engine", $Moe::Server::MODEL, $public) == 0
     or die "cp failed\n";
 my $full = server(engine => "$public/moe-engine", model => "$public/nginx-directives-moe",
-    http => 'moe_engine_user nobody;', model_block => <<'END', location => <<'REST');
+    http => 'moe_engine_user nobody;
+        moe_limit_tokens_zone $moe_key_id$arg_x zone=tokens:1m rate=100t/s;', model_block => <<'END', location => <<'REST');
 kv_cache 64m;
 batch_tokens 256;
 batch_sequences 16;
@@ -81,6 +108,9 @@ queue 32;
 queue_timeout 30s;
 alias gpt-4o-mini nginx-helper;
 END
+moe_priority 1;
+moe_cache_salt $arg_salt;
+moe_limit_tokens zone=tokens burst=100000;
 moe_max_tokens 100;
 moe_timeout first=30s total=5m;
 moe_ping 5s;
