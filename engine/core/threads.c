@@ -11,8 +11,6 @@
 
 #include "engine/core/threads.h"
 
-#include <errno.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -20,11 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-/* Some 30 microseconds: longer than the gaps between the loops of a step, shorter than a tick. */
-#define SPINS 1000u
+#include "engine/core/futex.h"
 
 #define STATE_OPEN 0x80000000u          /* threads may join */
 #define STATE_WAITED 0x40000000u        /* the caller sleeps until the last one leaves */
@@ -51,28 +47,6 @@ struct moe_pool_s {
     unsigned threads, started;
     worker_t *workers;
 };
-
-
-static void futex_wait(_Atomic uint32_t *word, uint32_t value)
-{
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
-}
-
-
-static void futex_wake(_Atomic uint32_t *word, int threads)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
-}
-
-
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 
 static void take_chunks(moe_pool_t *pool, unsigned thread)
@@ -110,7 +84,7 @@ static void leave_loop(moe_pool_t *pool)
     uint32_t state = atomic_fetch_sub_explicit(&pool->state, 1, memory_order_release) - 1;
 
     if ((state & STATE_WAITED) && (state & STATE_JOINED) == 0) {
-        futex_wake(&pool->state, 1);
+        moe_futex_wake(&pool->state, 1);
     }
 }
 
@@ -120,16 +94,16 @@ static uint32_t wait_for_loop(moe_pool_t *pool, uint32_t seen)
 {
     uint32_t generation;
 
-    for (unsigned i = 0; i < SPINS; i++) {
+    for (unsigned i = 0; i < MOE_SPINS; i++) {
         generation = atomic_load_explicit(&pool->generation, memory_order_acquire);
         if (generation != seen) {
             return generation;
         }
-        cpu_relax();
+        moe_cpu_relax();
     }
     atomic_fetch_add(&pool->sleepers, 1);
     while ((generation = atomic_load(&pool->generation)) == seen) {
-        futex_wait(&pool->generation, seen);
+        moe_futex_wait(&pool->generation, seen, 0);
     }
     atomic_fetch_sub(&pool->sleepers, 1);
     return generation;
@@ -198,7 +172,7 @@ void moe_pool_free(moe_pool_t *pool)
     }
     atomic_store(&pool->stopping, 1);
     atomic_fetch_add(&pool->generation, 1);
-    futex_wake(&pool->generation, INT32_MAX);
+    moe_futex_wake(&pool->generation, INT32_MAX);
     for (unsigned i = 0; i < pool->started; i++) {
         pthread_join(pool->workers[i].handle, NULL);
     }
@@ -217,14 +191,14 @@ static void close_loop(moe_pool_t *pool)
 {
     uint32_t state = atomic_fetch_and(&pool->state, ~STATE_OPEN) & ~STATE_OPEN;
 
-    for (unsigned i = 0; (state & STATE_JOINED) && i < SPINS; i++) {
-        cpu_relax();
+    for (unsigned i = 0; (state & STATE_JOINED) && i < MOE_SPINS; i++) {
+        moe_cpu_relax();
         state = atomic_load_explicit(&pool->state, memory_order_acquire);
     }
     if (state & STATE_JOINED) {
         state = atomic_fetch_or(&pool->state, STATE_WAITED) | STATE_WAITED;
         while (state & STATE_JOINED) {
-            futex_wait(&pool->state, state);
+            moe_futex_wait(&pool->state, state, 0);
             state = atomic_load_explicit(&pool->state, memory_order_acquire);
         }
     }
@@ -248,7 +222,7 @@ void moe_pool_run(moe_pool_t *pool, moe_pool_fn fn, void *context, size_t items,
     atomic_store_explicit(&pool->state, STATE_OPEN, memory_order_release);
     atomic_fetch_add(&pool->generation, 1);
     if (atomic_load(&pool->sleepers) > 0) {
-        futex_wake(&pool->generation, INT32_MAX);
+        moe_futex_wake(&pool->generation, INT32_MAX);
     }
     take_chunks(pool, 0);
     close_loop(pool);
