@@ -78,7 +78,7 @@ ngx_http_moe_traffic_zone(ngx_shm_zone_t *zone, void *data)
         mcf->traffic = former->traffic;
     }
 
-    ngx_str_null(&none);
+    ngx_str_set(&none, "");
 
     if (ngx_http_moe_traffic_entry(pool, &mcf->traffic, &none) == NULL) {
         return NGX_ERROR;

@@ -103,7 +103,7 @@ static void prepare(moe_engine_t *engine, moe_sequence_t *sequence)
 static void *prompt_thread(void *argument)
 {
     moe_engine_t *engine = argument;
-    moe_sequence_t *sequence;
+    moe_sequence_t *sequence = NULL;
 
     pthread_mutex_lock(&engine->lock);
     for (;;) {
