@@ -1,6 +1,7 @@
 /*
  * time = step + decode rows * a + prompt rows * b + attended positions * c, all coefficients >= 0:
- * least squares over the last steps, older ones fading.
+ * least squares over the last steps, older ones fading, of errors relative to what was expected (a
+ * step of decodes is short, and must be predicted as well as one full of prompts).
  *
  * The normal equations are kept as sums and solved by a few rounds of coordinate descent from the
  * last solution.  What the recent steps say nothing about keeps its value, a coefficient cannot
@@ -17,7 +18,7 @@
 
 #define FADE 0.95               /* weight of a step after the next one */
 #define ROUNDS 6u
-#define OUTLIER 4.0             /* a step this much longer than expected is counted as this long */
+#define OUTLIER 2.0             /* a step this much longer than expected is counted as this long */
 
 enum { PREFILL, DECODE, ATTENDED, STEP };      /* in the order in which they explain a time */
 
@@ -55,7 +56,7 @@ static void solve(moe_cost_t *cost)
         for (unsigned i = 0; i < MOE_COST_TERMS; i++) {
             double rest = cost->times[i];
 
-            if (cost->products[i][i] < 1e-6) {      /* faded away */
+            if (cost->products[i][i] < 1e-30) {     /* faded away, or never seen */
                 continue;
             }
             for (unsigned j = 0; j < MOE_COST_TERMS; j++) {
@@ -68,19 +69,34 @@ static void solve(moe_cost_t *cost)
 }
 
 
+/* Whether everything that makes up a step was measured before. */
+static int is_expected(const moe_cost_t *cost, const double *x)
+{
+    for (unsigned i = 0; i < MOE_COST_TERMS; i++) {
+        if (x[i] > 0.0 && cost->products[i][i] <= 0.0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+
 void moe_cost_learn(moe_cost_t *cost, const moe_step_size_t *size, uint64_t elapsed_ns)
 {
-    double x[MOE_COST_TERMS], expected = moe_cost_of(cost, size), time = (double) elapsed_ns;
+    double x[MOE_COST_TERMS], expected = moe_cost_of(cost, size), time = (double) elapsed_ns + 1.0;
+    double scale = time, weight;
 
-    if (moe_cost_known(cost) && expected > 0.0 && time > OUTLIER * expected) {
-        time = OUTLIER * expected;
-    }
     list_terms(size, x);
+    if (is_expected(cost, x)) {
+        scale = expected > time / 8.0 ? expected : time / 8.0;
+        time = time < OUTLIER * scale ? time : OUTLIER * scale;
+    }
+    weight = 1.0 / (scale * scale);
     for (unsigned i = 0; i < MOE_COST_TERMS; i++) {
         for (unsigned j = 0; j < MOE_COST_TERMS; j++) {
-            cost->products[i][j] = FADE * cost->products[i][j] + x[i] * x[j];
+            cost->products[i][j] = FADE * cost->products[i][j] + weight * x[i] * x[j];
         }
-        cost->times[i] = FADE * cost->times[i] + x[i] * time;
+        cost->times[i] = FADE * cost->times[i] + weight * x[i] * time;
     }
     solve(cost);
 }

@@ -4,8 +4,8 @@
  *
  * A burst cannot pile up: batch_sequences + queue requests may be alive, preparing and running ones
  * included.  The next one is refused before any work is spent on it.  But nobody can fill the queue
- * against others: a tenant with fewer than an equal part of the places is let in all the same, until
- * there are twice as many.
+ * against others: a tenant with fewer than an equal part of the places is let in all the same,
+ * until there are twice as many.
  */
 
 #include "engine/serve/engine_internal.h"

@@ -4,16 +4,17 @@
  *
  * A task is admitted when blocks for all its known tokens are free, and one more for each running
  * task so that it is not thrown out again at once.  It gets them in one go: a prompt that was begun
- * never lacks blocks, only a decode that enters a new block can.  Then a task is preempted: it loses
- * its blocks, keeps its tokens and goes back to the queue, where its arrival puts it in front.  It is
- * the youngest of the share that holds most blocks, among the last priority; but the first of all
- * running tasks is never preempted for another, so it always comes to an end, and with it everybody.
+ * never lacks blocks, only a decode that enters a new block can.  Then a task is preempted: it
+ * loses its blocks, keeps its tokens and goes back to the queue, where its arrival puts it in front.
+ * It is the youngest of the share that holds most blocks, among the last priority; but the first of
+ * all running tasks is never preempted for another, so it always comes to an end, and with it
+ * everybody.
  *
  * A paused task (its client does not read) keeps its blocks as long as nobody needs them.
  *
- * Prompt rows are shared out by start-time fair queueing, what deficit round robin becomes for small
- * quanta: each share counts the rows computed for it, the lowest count among those with work is
- * next, and `level` follows it.  A share that was away comes back with its old count, but at most
+ * Prompt rows are shared out by start-time fair queueing, what deficit round robin becomes for
+ * small quanta: each share counts the rows computed for it, the lowest count among those with work
+ * is next, and `level` follows it.  A share that was away comes back with its old count, but at most
  * MOE_SHARE_CREDIT behind the level.  So nobody gains by coming in small bites, and nobody is made
  * to pay for what he used while no one else wanted it.
  *
@@ -40,8 +41,9 @@ struct moe_scheduler_s {
     moe_batch_sequence_t *sequences;    /* [batch_sequences] */
     moe_plan_t plan;
     moe_step_size_t size;               /* of the plan */
+    double time_ns;                     /* that it may take */
     uint32_t outputs;
-    int cut_short;                      /* the plan is: a prompt was completed for a share in credit */
+    int cut_short;                      /* the plan is, for somebody's first token */
 };
 
 
@@ -542,6 +544,17 @@ static void plan_decodes(moe_scheduler_t *scheduler)
 }
 
 
+/* How long the step may take: what is left of step_time beside the decodes is for prompts, and half
+ * of it whatever the decodes take. */
+static double step_time(const moe_scheduler_t *scheduler)
+{
+    double all = (double) scheduler->options.step_time_ns;
+    double decodes = moe_cost_of(&scheduler->cost, &scheduler->size);
+
+    return decodes + all / 2.0 > all ? decodes + all / 2.0 : all;
+}
+
+
 /* Rows of a prompt that the step has room and time for. */
 static uint32_t fitting_rows(const moe_scheduler_t *scheduler, const moe_task_t *task)
 {
@@ -552,10 +565,10 @@ static uint32_t fitting_rows(const moe_scheduler_t *scheduler, const moe_task_t 
 
     if (moe_cost_known(&scheduler->cost)) {
         rows = moe_cost_rows(&scheduler->cost, &scheduler->size,
-                             task->computed + task->step_rows,
-                             (double) scheduler->options.step_time_ns);
+                             task->computed + task->step_rows, scheduler->time_ns);
     }
-    /* Also while the cost of a row is unknown: a slow machine's first step must not be its longest. */
+    /* While the cost of a row is unknown, too: a slow machine's first step must not be its
+     * longest. */
     if (rows < least) {
         rows = least;
     }
@@ -612,7 +625,7 @@ static void plan_chunk(moe_scheduler_t *scheduler, const contender_t *first,
 }
 
 
-/* Whether `next` should wait for a step of its own, so that the first token of `done` is not held up:
+/* Whether `next` should wait for the next step, so that the first token of `done` is not held up:
  * when its share was served more, but not in two steps running. */
 static int stands_back(const moe_scheduler_t *scheduler, const contender_t *next,
                        const moe_task_t *done, int cut_before)
@@ -684,6 +697,7 @@ const moe_plan_t *moe_scheduler_plan(moe_scheduler_t *scheduler)
     grow_decodes(scheduler);
     claim_places(scheduler);
     plan_decodes(scheduler);
+    scheduler->time_ns = step_time(scheduler);
     plan_chunks(scheduler);
     fill_batch(scheduler);
     return plan;

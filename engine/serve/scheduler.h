@@ -9,10 +9,12 @@
  *        ^------------- preempted: blocks taken away, computed again later ----'
  *
  * A step holds the decodes of all running tasks first (one row each), then chunks of prompts up to
- * batch_rows rows and up to the number of rows that step_time is predicted to hold.  The prediction
- * changes how prompts are cut, never a result.
+ * batch_rows rows and up to the number of rows that step_time is predicted to hold (that half of it
+ * is, when the decodes take longer than the other).  The prediction changes how prompts are cut,
+ * never a result.
  *
- * Order everywhere: priority, then the fair share of the task's tenant, then arrival.  Tenants share
+ * Order everywhere: priority, then the fair share of the task's tenant, then arrival.  Tenants
+ * share
  *
  *   prompt rows   evenly: the one for which fewer were computed is next, whatever the others have
  *                 waiting.  Who asks for less than others is owed up to MOE_SHARE_CREDIT rows: then

@@ -1,7 +1,7 @@
 /*
- * Who asks: a record for each tenant that has requests, and for a while after.  Prompts are prepared
- * in turn, one of each tenant that has some.  Not locked: the engine's lock guards all but `share`,
- * which is the scheduler thread's.
+ * Who asks: a record for each tenant that has requests, and for a while after.  Prompts are
+ * prepared in turn, one of each tenant that has some.  Not locked: the engine's lock guards all but
+ * `share`, which is the scheduler thread's.
  */
 
 #ifndef MOE_TENANTS_H
