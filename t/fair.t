@@ -35,7 +35,7 @@ sub ask {
 
 # Eight places: one key takes them all, and no more.
 my @flood = map { begin('one', 2000) } 1 .. 8;
-ok(wait_until(10, sub { running($server) == 2 && waiting($server) == 6 }), 'one key has all places');
+ok(wait_until(10, sub { running($server) == 2 && waiting($server) == 6 }), 'one key fills it all');
 is(ask('one')->{status}, 429, 'it gets no more of them');
 
 # The other has half of them, all the same.

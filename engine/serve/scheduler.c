@@ -5,18 +5,18 @@
  * A task is admitted when blocks for all its known tokens are free, and one more for each running
  * task so that it is not thrown out again at once.  It gets them in one go: a prompt that was begun
  * never lacks blocks, only a decode that enters a new block can.  Then a task is preempted: it
- * loses its blocks, keeps its tokens and goes back to the queue, where its arrival puts it in front.
- * It is the youngest of the share that holds most blocks, among the last priority; but the first of
- * all running tasks is never preempted for another, so it always comes to an end, and with it
- * everybody.
+ * loses its blocks, keeps its tokens and goes back to the queue, where its arrival puts it in
+ * front.  It is the youngest of the share that holds most blocks, among the last priority; but the
+ * first of all running tasks is never preempted for another, so it always comes to an end, and with
+ * it everybody.
  *
  * A paused task (its client does not read) keeps its blocks as long as nobody needs them.
  *
  * Prompt rows are shared out by start-time fair queueing, what deficit round robin becomes for
  * small quanta: each share counts the rows computed for it, the lowest count among those with work
- * is next, and `level` follows it.  A share that was away comes back with its old count, but at most
- * MOE_SHARE_CREDIT behind the level.  So nobody gains by coming in small bites, and nobody is made
- * to pay for what he used while no one else wanted it.
+ * is next, and `level` follows it.  A share that was away comes back with its old count, but at
+ * most MOE_SHARE_CREDIT behind the level.  So nobody gains by coming in small bites, and nobody is
+ * made to pay for what he used while no one else wanted it.
  *
  * Nothing here depends on a clock: the same tasks and times give the same plans.
  */

@@ -483,7 +483,7 @@ static void test_deadline(void **state)
 
 /* ---- tenants ---- */
 
-/* Tenant 0 always has long prompts waiting and running; how many steps does tenant 1's prompt take? */
+/* Tenant 0 has prompts waiting and running all the time; how many steps does tenant 1's take? */
 static unsigned steps_to_first(bench_t *bench, uint32_t n_prompt, unsigned flood, uint32_t goal)
 {
     job_t *jobs = calloc(TASKS, sizeof(job_t)), *job = calloc(1, sizeof(*job));
