@@ -409,6 +409,20 @@ static uint32_t stage_batch(moe_forward_t *f, const moe_batch_t *batch, moe_rows
 }
 
 
+static void copy_blocks(moe_forward_t *f, const moe_batch_t *batch)
+{
+    for (uint32_t i = 0; i < batch->n_copies; i++) {
+        const moe_block_copy_t *copy = &batch->copies[i];
+
+        assert(copy->from < f->n_blocks && copy->to < f->n_blocks);
+        assert(copy->tokens <= MOE_BLOCK_TOKENS);
+        for (uint32_t l = 0; l < f->model->n_layers; l++) {
+            f->ops->copy_rows(f->device, &f->layers[l].cache, copy->from, copy->to, copy->tokens);
+        }
+    }
+}
+
+
 static void norm(moe_forward_t *f, const float *x, const float *weight, uint32_t n, float *y)
 {
     const uint32_t hidden = f->model->hidden;
@@ -444,6 +458,7 @@ const float *moe_forward_step(moe_forward_t *f, const moe_batch_t *batch)
     moe_rows_t rows;
     uint32_t n_outputs = stage_batch(f, batch, &rows);
 
+    copy_blocks(f, batch);
     f->ops->embed(f->device, f->embedding, &rows, f->hidden);
     for (uint32_t i = 0; i < f->model->n_layers; i++) {
         run_layer(f, &f->layers[i], &rows);

@@ -58,9 +58,16 @@ typedef struct {
     uint32_t n_outputs;         /* logits wanted for the last n_outputs tokens (0..n_tokens) */
 } moe_batch_sequence_t;
 
+/* The rows of the first `tokens` tokens of a block, into another one. */
+typedef struct {
+    uint32_t from, to, tokens;
+} moe_block_copy_t;
+
 typedef struct {
     const moe_batch_sequence_t *sequences;
     uint32_t n_sequences;
+    const moe_block_copy_t *copies;     /* done first, in their order */
+    uint32_t n_copies;
 } moe_batch_t;
 
 /* Runs a step.  Returns logits [sum of n_outputs, vocabulary] f32 in batch order; valid until the

@@ -28,6 +28,14 @@ typedef struct {
 
 
 typedef struct {
+    ngx_str_t                 name;           /* in the engine's settings, too */
+    char                     *words[4];
+    char                     *list;           /* for messages */
+    size_t                    offset;         /* of an ngx_str_t */
+} ngx_http_moe_word_t;
+
+
+typedef struct {
     off_t                     size;
     char                     *name;
 } ngx_http_moe_unit_t;
@@ -39,6 +47,8 @@ static char *ngx_http_moe_model_duplicate(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
 static char *ngx_http_moe_model_device(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
+static char *ngx_http_moe_model_word(ngx_conf_t *cf,
+    ngx_http_moe_model_t *model, ngx_http_moe_word_t *word);
 static char *ngx_http_moe_model_alias(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
 static ngx_int_t ngx_http_moe_model_value(ngx_http_moe_setting_e kind,
@@ -98,6 +108,18 @@ static ngx_http_moe_setting_t  ngx_http_moe_settings[] = {
       ngx_http_moe_offset(queue_timeout) },
 
     { ngx_null_string, NULL, NGX_HTTP_MOE_NUMBER, 0, 0, 0 }
+};
+
+
+/* settings that are one of some words */
+
+static ngx_http_moe_word_t  ngx_http_moe_words[] = {
+
+    { ngx_string("prefix_cache"),
+      { "on", "off", NULL }, "\"on\" or \"off\"",
+      ngx_http_moe_offset(prefix_cache) },
+
+    { ngx_null_string, { NULL }, NULL, 0 }
 };
 
 
@@ -210,10 +232,11 @@ ngx_http_moe_model_setting(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_moe_model_t  *model = conf;
 
-    off_t                   *field, number;
-    u_char                   text[2][NGX_OFF_T_LEN + 2];
-    ngx_str_t               *value, lowest, highest;
-    ngx_http_moe_setting_t  *setting;
+    off_t                    *field, number;
+    u_char                    text[2][NGX_OFF_T_LEN + 2];
+    ngx_str_t                *value, lowest, highest;
+    ngx_http_moe_setting_t   *setting;
+    ngx_http_moe_word_t      *word;
 
     value = cf->args->elts;
 
@@ -230,6 +253,12 @@ ngx_http_moe_model_setting(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (ngx_strcmp(value[0].data, "device") == 0) {
         return ngx_http_moe_model_device(cf, model);
+    }
+
+    for (word = ngx_http_moe_words; word->name.len; word++) {
+        if (ngx_strcmp(value[0].data, word->name.data) == 0) {
+            return ngx_http_moe_model_word(cf, model, word);
+        }
     }
 
     for (setting = ngx_http_moe_settings; setting->name.len; setting++) {
@@ -310,6 +339,36 @@ ngx_http_moe_model_device(ngx_conf_t *cf, ngx_http_moe_model_t *model)
     model->device = value[1];
 
     return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_moe_model_word(ngx_conf_t *cf, ngx_http_moe_model_t *model,
+    ngx_http_moe_word_t *word)
+{
+    char       **one;
+    ngx_str_t   *value, *field;
+
+    value = cf->args->elts;
+    field = (ngx_str_t *) ((char *) model + word->offset);
+
+    if (field->len) {
+        return ngx_http_moe_model_duplicate(cf, model);
+    }
+
+    for (one = word->words; *one; one++) {
+        if (ngx_strcmp(value[1].data, *one) == 0) {
+            *field = value[1];
+            return NGX_CONF_OK;
+        }
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" of \"%V\" of model \"%V\": "
+                       "it must be %s", &value[1], &value[0], &model->name,
+                       word->list);
+
+    return NGX_CONF_ERROR;
 }
 
 
@@ -490,8 +549,9 @@ void
 ngx_http_moe_model_settings(ngx_http_moe_text_t *text,
     ngx_http_moe_model_t *model)
 {
-    off_t       number;
-    ngx_uint_t  i;
+    off_t        number;
+    ngx_str_t   *word;
+    ngx_uint_t   i;
 
     ngx_http_moe_text_literal(text, "\"name\":");
     ngx_http_moe_text_string(text, (char *) model->name.data, model->name.len);
@@ -505,6 +565,17 @@ ngx_http_moe_model_settings(ngx_http_moe_text_t *text,
             ngx_http_moe_text_format(text, ",\"%s\":%lld",
                                      ngx_http_moe_settings[i].engine_name,
                                      (long long) number);
+        }
+    }
+
+    for (i = 0; ngx_http_moe_words[i].name.len; i++) {
+        word = (ngx_str_t *) ((char *) model
+                              + ngx_http_moe_words[i].offset);
+
+        if (word->len) {
+            ngx_http_moe_text_format(text, ",\"%s\":\"%s\"",
+                                     ngx_http_moe_words[i].name.data,
+                                     word->data);
         }
     }
 }

@@ -92,6 +92,7 @@ typedef struct {
     ngx_http_moe_text_t           prompt_logprobs;
     unsigned                      admitted:1;
     unsigned                      started:1;
+    unsigned                      prompt_started:1;  /* by any candidate */
     unsigned                      done:1;
     unsigned                      shown:1;      /* is in the reply */
 } ngx_http_moe_choice_t;

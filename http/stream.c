@@ -38,8 +38,8 @@ static void ngx_http_moe_stream_admitted(ngx_http_moe_choice_t *choice,
     u_char *payload, size_t size);
 static void ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice,
     u_char *payload, size_t size);
-static void ngx_http_moe_stream_prompt(ngx_http_moe_choice_t *choice,
-    uint32_t tokens, uint32_t cached);
+static ngx_http_moe_choice_t *ngx_http_moe_stream_first(
+    ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_stream_tokens(ngx_http_moe_choice_t *choice,
     u_char *payload, size_t size);
 static void ngx_http_moe_stream_done(ngx_http_moe_choice_t *choice,
@@ -184,7 +184,7 @@ ngx_http_moe_stream_admitted(ngx_http_moe_choice_t *choice, u_char *payload,
 
     choice->admitted = 1;
     ctx->admitted++;
-    ngx_http_moe_stream_prompt(choice, admitted.prompt_tokens, 0);
+    ngx_http_moe_stream_first(choice)->prompt_tokens = admitted.prompt_tokens;
 
     if (ctx->admitted == ctx->n) {
         (void) ngx_http_moe_limit_admitted(ctx);
@@ -196,8 +196,9 @@ static void
 ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
     size_t size)
 {
-    moe_started_t        started;
-    ngx_http_moe_ctx_t  *ctx;
+    moe_started_t           started;
+    ngx_http_moe_ctx_t     *ctx;
+    ngx_http_moe_choice_t  *first;
 
     ctx = choice->ctx;
 
@@ -217,8 +218,16 @@ ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
     }
 
     choice->started = 1;
-    ngx_http_moe_stream_prompt(choice, started.prompt_tokens,
-                               started.cached_tokens);
+
+    /* what one choice has computed is no hit when another one finds it */
+
+    first = ngx_http_moe_stream_first(choice);
+
+    if (!first->prompt_started || started.cached_tokens < first->cached_tokens)
+    {
+        first->prompt_started = 1;
+        first->cached_tokens = started.cached_tokens;
+    }
 
     if (ctx->first == 0) {
         ctx->first = moe_now_ns();
@@ -229,16 +238,13 @@ ngx_http_moe_stream_started(ngx_http_moe_choice_t *choice, u_char *payload,
 }
 
 
-/* A prompt counts once, however many answers it has. */
+/* A prompt counts once, however many answers it has: in the first of them. */
 
-static void
-ngx_http_moe_stream_prompt(ngx_http_moe_choice_t *choice, uint32_t tokens,
-    uint32_t cached)
+static ngx_http_moe_choice_t *
+ngx_http_moe_stream_first(ngx_http_moe_choice_t *choice)
 {
-    if ((choice - choice->ctx->choices) % choice->ctx->job.candidates == 0) {
-        choice->prompt_tokens = tokens;
-        choice->cached_tokens = cached;
-    }
+    return choice - (choice - choice->ctx->choices)
+                    % choice->ctx->job.candidates;
 }
 
 
@@ -290,8 +296,6 @@ ngx_http_moe_stream_done(ngx_http_moe_choice_t *choice, u_char *payload,
     }
 
     choice->done = 1;
-    ngx_http_moe_stream_prompt(choice, done.prompt_tokens,
-                               done.cached_tokens);
     choice->completion_tokens = done.completion_tokens;
     choice->finish = (done.reason == MOE_FINISH_LENGTH)
                      ? NGX_HTTP_MOE_FINISH_LENGTH : NGX_HTTP_MOE_FINISH_STOP;

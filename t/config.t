@@ -21,6 +21,8 @@ my @cases = (
     ['model_block', 'step_time soon;', qr/"soon"|step_time/],
     ['model_block', 'step_time 11m;', qr/"11m" of "step_time".*between 1ms and 10m/],
     ['model_block', 'batch_delay -1;', qr/"-1" of "batch_delay".*between 0ms and 10m/],
+    ['model_block', 'prefix_cache maybe;', qr/"maybe" of "prefix_cache".* "on" or "off"/],
+    ['model_block', 'prefix_cache on; prefix_cache off;', qr/duplicate.*"prefix_cache"/],
     ['model_block', 'queue 1 2;', qr/queue/],
     ['model_block', 'queue_timeout x;', qr/"x"|queue_timeout/],
     ['model_block', 'queue_timeout 25h;', qr/"25h" of "queue_timeout".*between 1ms and 1d/],
@@ -104,6 +106,7 @@ batch_tokens 256;
 batch_sequences 16;
 batch_delay 2ms;
 step_time 20ms;
+prefix_cache on;
 queue 32;
 queue_timeout 30s;
 alias gpt-4o-mini nginx-helper;

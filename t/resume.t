@@ -15,13 +15,15 @@ sub kill_engine {
     return wait_until(2, sub { ($on->engine_pid // 0) != $pid });
 }
 
-# What a client sees of a stream: all but ids, times, and which of several choices is ahead.
+# What a client sees of a stream: all but ids, times, cached tokens, and which of several choices is
+# ahead.
 sub seen {
     my ($result) = @_;
     my %events;
 
     push @{$events{$_->{index}}}, $_ for map { @{$_->{choices} // []} } @{$result->{events}};
-    return json_encode([@$result{qw(finishes usage done complete error)}, \%events]);
+    return json_encode([@$result{qw(finishes done complete error)}, counts($result->{usage}),
+                        \%events]);
 }
 
 # As is(), for long texts.

@@ -42,7 +42,7 @@ is(scalar(grep { exists $_->{usage} && !defined $_->{usage} } @events), @events 
    'the others have usage null');
 my $whole = chat($server, 'What is the default of keepalive_timeout?')->{json};
 is($result->{text}, $whole->{choices}[0]{message}{content}, 'text as in one piece');
-is_deeply($result->{usage}, $whole->{usage}, 'usage as in one piece');
+is_deeply(counts($result->{usage}), counts($whole->{usage}), 'usage as in one piece');
 
 # Streamed equals not streamed, for many kinds of request.
 my @halves = ($vocabulary->{"\xC3"}, $vocabulary->{"\xA9"}, $vocabulary->{a});
@@ -67,7 +67,7 @@ for my $case (
         is_deeply($streamed->{finishes}{$index}, [$choice->{finish_reason}],
                   "$name: finish reason of choice $index");
     }
-    is_deeply($streamed->{usage}, $answer->{usage}, "$name: usage");
+    is_deeply(counts($streamed->{usage}), counts($answer->{usage}), "$name: usage");
 }
 
 # A character of several tokens comes in one piece.

@@ -295,7 +295,7 @@ static int measure(moe_engine_t *engine, const arguments_t *a, moe_error_t *erro
 
 static int bench(int argc, char **argv)
 {
-    moe_engine_options_t options = { .sink = &sink };
+    moe_engine_options_t options = { .sink = &sink, .no_prefix_cache = 1 };
     moe_engine_t *engine;
     moe_error_t error;
     arguments_t a;

@@ -138,7 +138,7 @@ static int run_tokens(moe_model_t *model, const uint32_t *ids, uint32_t n, const
     for (uint32_t at = 0; forward && at < n; at += CHUNK) {
         const uint32_t rows = n - at < CHUNK ? n - at : CHUNK;
         const moe_batch_sequence_t sequence = {ids + at, rows, at, table, rows};
-        const moe_batch_t batch = {&sequence, 1};
+        const moe_batch_t batch = {.sequences = &sequence, .n_sequences = 1};
         const float *logits;
 
         for (uint32_t b = 0; b < blocks; b++) {

@@ -113,6 +113,11 @@ static int set_string(configuration_t *c, const char *key, const char *text, moe
             return moe_fail(error, MOE_INVALID, "configuration: log_level: unknown level");
         }
         c->log.level = (moe_log_level_t) level;
+    } else if (strcmp(key, "prefix_cache") == 0) {
+        if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0) {
+            return moe_fail(error, MOE_INVALID, "configuration: prefix_cache: not on or off");
+        }
+        c->engine.no_prefix_cache = strcmp(text, "off") == 0;
     } else if (strcmp(key, "name") != 0) {
         return moe_fail(error, MOE_INVALID, "configuration: unknown key \"%.64s\"", key);
     }

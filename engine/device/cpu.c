@@ -307,6 +307,16 @@ static void cpu_store(moe_device_t *device, const moe_rows_t *rows, const float 
 }
 
 
+static void cpu_copy_rows(moe_device_t *device, const moe_cache_t *cache, uint32_t from,
+                          uint32_t to, uint32_t tokens)
+{
+    if (from != to) {
+        memcpy(cache->rows + to * cache->block_stride, cache->rows + from * cache->block_stride,
+               tokens * cache->row_stride * sizeof(float));
+    }
+}
+
+
 static void scatter_rows(void *context, size_t first, size_t last, unsigned thread)
 {
     const row_job_t *j = context;
@@ -647,6 +657,7 @@ static const moe_device_ops_t cpu_ops = {
     .add = cpu_add,
     .rope = cpu_rope,
     .store = cpu_store,
+    .copy_rows = cpu_copy_rows,
     .attend = cpu_attend,
     .route = cpu_route,
     .group = cpu_group,

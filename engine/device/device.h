@@ -144,6 +144,10 @@ typedef struct {
     void (*store)(moe_device_t *device, const moe_rows_t *rows, const float *x, size_t x_stride,
                   uint32_t size, const moe_cache_t *cache);
 
+    /* The first `tokens` rows of block `from` become those of block `to`. */
+    void (*copy_rows)(moe_device_t *device, const moe_cache_t *cache, uint32_t from, uint32_t to,
+                      uint32_t tokens);
+
     /* query: [n, heads, latent + rope]; each row attends to all positions up to its own;
      * y: [n, heads, latent]. */
     void (*attend)(moe_device_t *device, const moe_attention_t *attention, const moe_rows_t *rows,

@@ -111,7 +111,9 @@ static int open_scheduler(moe_loaded_t *loaded, const moe_engine_options_t *opti
                 " %u: that is the longest sequence now", context, forward->context);
     }
     loaded->cache = moe_cache_create(blocks, error);
-    if (loaded->cache == NULL) {
+    if (loaded->cache == NULL
+        || moe_prefix_key_init(&loaded->prefix_key, options->model, "f32", error) != 0)
+    {
         return -1;
     }
     loaded->scheduler = moe_scheduler_create(&scheduler, loaded->cache, error);
@@ -120,7 +122,8 @@ static int open_scheduler(moe_loaded_t *loaded, const moe_engine_options_t *opti
         .tokenizer = loaded->tokenizer,
         .chat = loaded->chat,
         .context = context,
-        .usable = loaded->usable
+        .usable = loaded->usable,
+        .prefix_key = options->no_prefix_cache ? NULL : &loaded->prefix_key
     };
     return loaded->scheduler ? 0 : -1;
 }

@@ -19,6 +19,7 @@ typedef struct {
     moe_sampler_t **samplers;           /* [n_samplers] one per thread of the forward pass */
     unsigned n_samplers;
     uint8_t *usable;
+    moe_prefix_key_t prefix_key;
     moe_lexicon_t lexicon;
 } moe_loaded_t;
 

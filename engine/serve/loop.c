@@ -181,6 +181,7 @@ static void emit_started(moe_engine_t *engine, const moe_sequence_t *sequence)
     uint32_t flags = sequence->request->n_resume_ids ? 0 : sequence->request->flags;
     moe_started_t started = {
         .prompt_tokens = sequence->n_prompt,
+        .cached_tokens = moe_sequence_cached(sequence),
         .queue_ns = sequence->scheduled_ns - sequence->arrival_ns,
         .prefill_ns = sequence->first_token_ns - sequence->scheduled_ns,
         .n_prompt_ids = flags & MOE_REQUEST_PROMPT_IDS ? sequence->n_prompt : 0,
@@ -211,6 +212,7 @@ static void emit_done(moe_engine_t *engine, const moe_sequence_t *sequence)
         .reason = sequence->finish,
         .stop_id = sequence->stop_id,
         .prompt_tokens = sequence->n_prompt,
+        .cached_tokens = moe_sequence_cached(sequence),
         .completion_tokens = sequence->generated,
         .decode_ns = sequence->generated ? sequence->last_token_ns - sequence->first_token_ns : 0
     };

@@ -121,6 +121,10 @@ void moe_metrics_started(moe_metrics_t *metrics, const moe_sequence_t *sequence)
                       seconds(sequence->arrival_ns, sequence->first_token_ns));
     moe_histogram_add(&stats->prompt, FIRST_TOKENS, MOE_TOKEN_BUCKETS, sequence->n_prompt);
     stats->prompt_tokens += sequence->n_prompt;
+    if (sequence->lexicon->prefix_key) {
+        stats->cache_queries += sequence->n_prompt;
+        stats->cache_hits += moe_sequence_cached(sequence);
+    }
     stats->generation_tokens += sequence->n_new;
     pthread_mutex_unlock(&metrics->lock);
 }

@@ -39,6 +39,7 @@ struct moe_scheduler_s {
     uint64_t preemptions;
     moe_cost_t cost;
     moe_batch_sequence_t *sequences;    /* [batch_sequences] */
+    moe_block_copy_t *copies;           /* [batch_sequences] */
     moe_plan_t plan;
     moe_step_size_t size;               /* of the plan */
     double time_ns;                     /* that it may take */
@@ -56,9 +57,12 @@ moe_scheduler_t *moe_scheduler_create(const moe_scheduler_options_t *options, mo
     assert(options->batch_outputs > options->batch_sequences);
     if (scheduler) {
         scheduler->sequences = calloc(options->batch_sequences, sizeof(moe_batch_sequence_t));
+        scheduler->copies = calloc(options->batch_sequences, sizeof(moe_block_copy_t));
         scheduler->plan.tasks = calloc(options->batch_sequences, sizeof(moe_task_t *));
     }
-    if (scheduler == NULL || scheduler->sequences == NULL || scheduler->plan.tasks == NULL) {
+    if (scheduler == NULL || scheduler->sequences == NULL || scheduler->copies == NULL
+        || scheduler->plan.tasks == NULL)
+    {
         moe_scheduler_free(scheduler);
         moe_fail(error, MOE_LIMIT, "out of memory for a scheduler of %u sequences",
                  options->batch_sequences);
@@ -67,6 +71,7 @@ moe_scheduler_t *moe_scheduler_create(const moe_scheduler_options_t *options, mo
     scheduler->options = *options;
     scheduler->cache = cache;
     scheduler->plan.batch.sequences = scheduler->sequences;
+    scheduler->plan.batch.copies = scheduler->copies;
     return scheduler;
 }
 
@@ -75,6 +80,7 @@ void moe_scheduler_free(moe_scheduler_t *scheduler)
 {
     if (scheduler) {
         free(scheduler->sequences);
+        free(scheduler->copies);
         free(scheduler->plan.tasks);
         free(scheduler);
     }
@@ -199,7 +205,7 @@ static void take_waiting(moe_scheduler_t *scheduler, moe_task_t *task)
 void moe_scheduler_add(moe_scheduler_t *scheduler, moe_task_t *task)
 {
     assert(task->state == MOE_TASK_NEW && task->n_tokens > 0);
-    task->computed = 0;
+    task->computed = task->cached = 0;
     task->started = 0;
     put_waiting(scheduler, task);
     if (task->deadline_ns) {
@@ -318,9 +324,34 @@ static void put_chunked(moe_task_t *task)
 }
 
 
-static moe_task_t *skip_paused(moe_task_t *task)
+/* Is a running task of its tenant about to compute blocks that this one begins with, too?  Then they
+ * are worth waiting for: that one goes with it or before it. */
+static int follows(const moe_scheduler_t *scheduler, const moe_task_t *task)
 {
-    while (task && task->paused) {
+    const uint32_t useful = moe_cache_blocks_for(task->outputs_from);
+
+    for (const moe_task_t *other = scheduler->running.first; other; other = other->next) {
+        uint32_t common;
+
+        if (other->paused || other->share != task->share || other->priority > task->priority) {
+            continue;
+        }
+        common = moe_chain_common(&task->chain, &other->chain);
+        common = common < useful ? common : useful;
+        if (common > other->computed / MOE_BLOCK_TOKENS
+            && !moe_cache_has(scheduler->cache, &task->chain, task->tokens, common - 1))
+        {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+
+/* The first of a queue from `task` on that could run. */
+static moe_task_t *find_candidate(const moe_scheduler_t *scheduler, moe_task_t *task)
+{
+    while (task && (task->paused || follows(scheduler, task))) {
         task = task->next;
     }
     return task;
@@ -332,7 +363,7 @@ static void list_candidates(moe_scheduler_t *scheduler)
 {
     for (moe_share_t *share = scheduler->shares; share; share = share->next) {
         share->chunked = NULL;
-        share->candidate = skip_paused(share->waiting.first);
+        share->candidate = find_candidate(scheduler, share->waiting.first);
     }
     for (moe_task_t *task = scheduler->running.last; task; task = task->previous) {
         task->step_rows = task->step_outputs = 0;
@@ -428,7 +459,10 @@ static int has_place(const moe_scheduler_t *scheduler)
 
 static int has_blocks(const moe_scheduler_t *scheduler, const moe_task_t *task)
 {
-    return moe_cache_blocks_for(task->n_tokens) + scheduler->running.count
+    const uint32_t shared = moe_cache_shared(scheduler->cache, &task->chain, task->tokens,
+                                             task->outputs_from);
+
+    return moe_cache_blocks_for(task->n_tokens) - shared + scheduler->running.count
            <= moe_cache_unused(scheduler->cache);
 }
 
@@ -478,14 +512,39 @@ static int make_place(moe_scheduler_t *scheduler, const moe_task_t *task, int ot
 }
 
 
+/* The blocks of all known tokens, which must be there; rows that are in the cache are computed. */
+static void take_blocks(moe_scheduler_t *scheduler, moe_task_t *task)
+{
+    moe_block_table_t *table = &task->table;
+    moe_batch_t *batch = &scheduler->plan.batch;
+    moe_block_copy_t part;
+    uint32_t shared;
+
+    task->computed = moe_cache_match(scheduler->cache, table, &task->chain, task->tokens,
+                                     task->outputs_from, &part);
+    shared = table->count;
+    moe_cache_grow(scheduler->cache, table, task->n_tokens);
+    if (part.tokens > 0) {
+        /* Growing may have evicted `from`: its rows stay until the step, which copies first. */
+        part.to = table->blocks[shared];
+        scheduler->copies[batch->n_copies++] = part;
+    }
+    if (!task->started) {
+        task->cached = task->computed;
+    }
+}
+
+
 /* A place and blocks for all known tokens must be free. */
 static void admit(moe_scheduler_t *scheduler, moe_task_t *task)
 {
-    moe_cache_grow(scheduler->cache, &task->table, task->n_tokens);
-    task->share->candidate = skip_paused(task->next);
+    moe_task_t *next = task->next;
+
+    take_blocks(scheduler, task);
     take_waiting(scheduler, task);
     insert(&scheduler->running, task, MOE_TASK_RUNNING);
     task->share->running++;
+    task->share->candidate = find_candidate(scheduler, next);
     task->started = 1;
     task->step_rows = task->step_outputs = 0;
 }
@@ -690,7 +749,7 @@ const moe_plan_t *moe_scheduler_plan(moe_scheduler_t *scheduler)
 {
     moe_plan_t *plan = &scheduler->plan;
 
-    plan->batch.n_sequences = 0;
+    plan->batch.n_sequences = plan->batch.n_copies = 0;
     plan->rows = plan->decode_rows = 0;
     scheduler->outputs = 0;
     scheduler->size = (moe_step_size_t) { .attended = 0 };
@@ -709,7 +768,11 @@ void moe_scheduler_complete(moe_scheduler_t *scheduler, uint64_t elapsed_ns)
     const moe_plan_t *plan = &scheduler->plan;
 
     for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
-        plan->tasks[i]->computed += plan->tasks[i]->step_rows;
+        moe_task_t *task = plan->tasks[i];
+
+        task->computed += task->step_rows;
+        moe_chain_extend(&task->chain, task->tokens, task->computed);
+        moe_cache_keep(scheduler->cache, &task->table, &task->chain, task->tokens, task->computed);
     }
     moe_cost_learn(&scheduler->cost, &scheduler->size, elapsed_ns);
 }
@@ -719,6 +782,9 @@ moe_task_t *moe_scheduler_expired(const moe_scheduler_t *scheduler, uint64_t now
 {
     moe_task_t *task = scheduler->first_new;
 
+    while (task && task->deadline_ns <= now_ns && follows(scheduler, task)) {
+        task = task->next_new;
+    }
     return task && task->deadline_ns <= now_ns ? task : NULL;
 }
 

@@ -8,6 +8,9 @@
  *     waiting --admitted: all its known tokens have cache blocks--> running
  *        ^------------- preempted: blocks taken away, computed again later ----'
  *
+ * What the prefix cache has of an admitted task's tokens is not computed again.  A task whose next
+ * tokens a running one of its tenant is about to compute waits for them.
+ *
  * A step holds the decodes of all running tasks first (one row each), then chunks of prompts up to
  * batch_rows rows and up to the number of rows that step_time is predicted to hold (that half of it
  * is, when the decodes take longer than the other).  The prediction changes how prompts are cut,
@@ -54,7 +57,7 @@ typedef struct moe_share_s {
     /* While a step is planned. */
     uint32_t blocks;
     struct moe_task_s *chunked;     /* running tasks with more than one row to go, oldest first */
-    struct moe_task_s *candidate;   /* the first in `waiting` that is not paused */
+    struct moe_task_s *candidate;   /* the first in `waiting` that could run */
 } moe_share_t;
 
 /* The scheduler's view of a sequence; embedded in it. */
@@ -69,6 +72,7 @@ typedef struct moe_task_s {
     uint64_t deadline_ns;           /* to be started by; 0: none */
     moe_share_t *share;             /* its tenant's */
     moe_block_table_t table;        /* capacity for all tokens it may ever have */
+    moe_chain_t chain;              /* of its known tokens, or zeroes: nothing is shared */
 
     /* Kept by the scheduler. */
     moe_task_state_t state;
@@ -76,6 +80,7 @@ typedef struct moe_task_s {
     uint32_t step_rows;             /* of the step in progress, starting at `computed` */
     uint32_t step_outputs;
     int started;                    /* was running at least once */
+    uint32_t cached;                /* tokens that were in the prefix cache when it was started */
     struct moe_task_s *previous, *next;             /* in the list of its state */
     struct moe_task_s *previous_new, *next_new;     /* among those that were never started */
     struct moe_task_s *next_chunked;                /* of its share */
@@ -113,7 +118,8 @@ const moe_plan_t *moe_scheduler_plan(moe_scheduler_t *scheduler);
 /* The planned step was run in so much time: its rows are in the cache. */
 void moe_scheduler_complete(moe_scheduler_t *scheduler, uint64_t elapsed_ns);
 
-/* A task that was not started by its deadline (it stays in the queue), or NULL. */
+/* A task that was not started by its deadline (it stays in the queue), or NULL.  One that waits for
+ * what another computes is not late. */
 moe_task_t *moe_scheduler_expired(const moe_scheduler_t *scheduler, uint64_t now_ns);
 
 /* The nearest deadline of the queue, 0 when there is none. */

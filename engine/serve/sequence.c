@@ -73,6 +73,7 @@ void moe_sequence_free(moe_sequence_t *sequence)
         return;
     }
     moe_block_table_free(&sequence->task.table);
+    moe_chain_free(&sequence->task.chain);
     moe_sampling_free(&sequence->sampling);
     moe_stop_free(sequence->stop);
     moe_buffer_free(&sequence->piece);
@@ -138,6 +139,12 @@ static int allocate(moe_sequence_t *sequence, moe_error_t *error)
         if (sequence->stop == NULL) {
             return -1;
         }
+    }
+    if (sequence->lexicon->prefix_key
+        && moe_chain_init(&sequence->task.chain, sequence->lexicon->prefix_key, request->salt,
+                          (uint32_t) tokens, error) != 0)
+    {
+        return -1;
     }
     return moe_buffer_reserve(&sequence->piece, 256, error)
            || moe_buffer_reserve(&sequence->text, 256, error)
@@ -309,6 +316,7 @@ int moe_sequence_prepare(moe_sequence_t *sequence, const moe_lexicon_t *lexicon,
             begin_prompt_logprobs(sequence);
         }
         rc = replay(sequence, error);
+        moe_chain_extend(&sequence->task.chain, sequence->tokens, sequence->task.n_tokens);
         aim(sequence);
     }
     moe_ids_free(&ids);
@@ -366,6 +374,13 @@ int moe_sequence_advance(moe_sequence_t *sequence, moe_sampler_t *sampler, const
     }
     aim(sequence);
     return 1;
+}
+
+
+uint32_t moe_sequence_cached(const moe_sequence_t *sequence)
+{
+    /* What was found for a resumed sequence may reach into its answer. */
+    return sequence->task.cached < sequence->n_prompt ? sequence->task.cached : sequence->n_prompt;
 }
 
 

@@ -27,6 +27,7 @@ typedef struct {
     const moe_chat_t *chat;
     uint32_t context;                   /* tokens a sequence may have */
     const uint8_t *usable;              /* [vocabulary] 1: the id has a token */
+    const moe_prefix_key_t *prefix_key; /* NULL: prefixes are not cached */
 } moe_lexicon_t;
 
 typedef struct moe_sequence_s {
@@ -106,6 +107,9 @@ int moe_sequence_prepare(moe_sequence_t *sequence, const moe_lexicon_t *lexicon,
  */
 int moe_sequence_advance(moe_sequence_t *sequence, moe_sampler_t *sampler, const float *logits,
                          uint64_t now_ns, moe_error_t *error);
+
+/* Tokens of the prompt that were in the prefix cache. */
+uint32_t moe_sequence_cached(const moe_sequence_t *sequence);
 
 /* Id of the token that the last advance added. */
 uint32_t moe_sequence_last_id(const moe_sequence_t *sequence);

@@ -91,7 +91,7 @@ sub read_whole {
     my $json = eval { json_decode($body) };
     return { status => $head->{status}, complete => $client->{complete} ? 1 : 0,
              error => ($json // {})->{error}, retry_after => $head->{headers}{'retry-after'},
-             text => $head->{status} == 200 && $json ? json_encode([@$json{qw(choices usage)}])
+             text => $head->{status} == 200 && $json ? json_encode([$json->{choices}, counts($json->{usage})])
                                                      : $body };
 }
 

@@ -42,7 +42,7 @@ sub start_stream {
         { model => 'demo', stream => \1, %{stream_body($i)} });
 }
 
-# All events but for ids and times.
+# All events but for ids, times and cached tokens.
 sub read_stream {
     my ($client) = @_;
     my @events;
@@ -50,7 +50,7 @@ sub read_stream {
     setsockopt($client->{socket}, SOL_SOCKET, SO_RCVBUF, 1 << 20);      # now it reads
     $client->read_head;
     while (defined(my $event = $client->event)) {
-        push @events, $event =~ s/"id":"[^"]*"//r =~ s/"created":\d+//r;
+        push @events, $event =~ s/"(?:id":"[^"]*"|(?:created|cached_tokens)":\d+)//gr;
     }
     $client->close;
     return join "\n", @events, $client->{complete} ? 'complete' : 'cut';

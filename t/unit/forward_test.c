@@ -93,7 +93,7 @@ static float *run_alone(moe_forward_t *forward, const fixture_t *f, const uint32
     for (uint32_t at = 0; at < n; at += chunk) {
         const uint32_t rows = n - at < chunk ? n - at : chunk;
         const moe_batch_sequence_t sequence = {tokens + at, rows, at, blocks, rows};
-        const moe_batch_t batch = {&sequence, 1};
+        const moe_batch_t batch = {.sequences = &sequence, .n_sequences = 1};
 
         memcpy(logits + (size_t) at * vocabulary, moe_forward_step(forward, &batch),
                (size_t) rows * vocabulary * sizeof(float));
@@ -234,7 +234,8 @@ static void check_crowd(moe_forward_t *forward, const fixture_t *f,
                 };
             }
         }
-        logits = moe_forward_step(forward, &(moe_batch_t) {sequences, n});
+        logits = moe_forward_step(forward,
+                                  &(moe_batch_t) {.sequences = sequences, .n_sequences = n});
         for (uint32_t i = 0; i < n; i++) {
             const uint32_t s = owners[i], outputs = sequences[i].n_outputs;
 
@@ -269,6 +270,47 @@ static void test_crowd(void **state)
     for (uint32_t s = 0; s < 32; s++) {
         free(alone[s]);
     }
+    close_model(&f);
+}
+
+
+/* Rows of another sequence, shared or copied, give what computing them would have given; also when
+ * the block that they are copied from is written in the same step. */
+static void test_shared_rows(void **state)
+{
+    enum { N = 100, BLOCKS = 7 };
+    static const uint32_t cuts[] = {1, 15, 16, 17, 40, 63, 64, 99};
+    fixture_t f = open_model(tiny_model_defaults());
+    const moe_forward_options_t options = default_options(&f);
+    const uint32_t vocabulary = f.options.vocabulary;
+    moe_forward_t *forward = create(&f, &options);
+    uint32_t tokens[MAX_TOKENS];
+    float *whole;
+
+    fill_tokens(tokens, N, vocabulary, 4);
+    whole = run_alone(forward, &f, tokens, N, N, 0, 1);
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+        const uint32_t cut = cuts[i], shared = cut / MOE_BLOCK_TOKENS, free_block = 2 * BLOCKS;
+        uint32_t blocks[BLOCKS], other[] = {shared};
+        const moe_block_copy_t copies[] = {
+            {shared, free_block + 1, cut % MOE_BLOCK_TOKENS},
+            {free_block, shared, MOE_BLOCK_TOKENS},
+            {free_block + 1, BLOCKS + shared, cut % MOE_BLOCK_TOKENS},
+        };
+        const moe_batch_sequence_t sequences[] = {
+            {tokens, 5, 0, other, 0}, {tokens + cut, N - cut, cut, blocks, N - cut}
+        };
+        const moe_batch_t batch = {sequences, 2, copies, 3};
+
+        free(run_alone(forward, &f, tokens, N, N, 0, 1));
+        for (uint32_t b = 0; b < BLOCKS; b++) {
+            blocks[b] = b < shared ? b : BLOCKS + b;
+        }
+        assert_memory_equal(moe_forward_step(forward, &batch), whole + (size_t) cut * vocabulary,
+                            (size_t) (N - cut) * vocabulary * sizeof(float));
+    }
+    free(whole);
+    moe_forward_free(forward);
     close_model(&f);
 }
 
@@ -418,6 +460,7 @@ int main(void)
         cmocka_unit_test(test_reference),
         cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_shared_rows),
         cmocka_unit_test(test_threads_and_instruction_sets),
         cmocka_unit_test(test_expert_load),
         cmocka_unit_test(test_loading),

@@ -27,17 +27,13 @@ typedef struct {
     uint32_t tokens[512];
 } job_t;
 
-/* What a row of the cache holds. */
 typedef struct {
-    const moe_task_t *owner;
-    uint32_t position;
-} row_t;
-
-typedef struct {
-    row_t rows[BLOCKS_LIMIT * MOE_BLOCK_TOKENS];
+    uint64_t rows[BLOCKS_LIMIT][MOE_BLOCK_TOKENS];      /* a hash of all tokens up to the row's */
     moe_cache_t *cache;
     moe_scheduler_t *scheduler;
     moe_scheduler_options_t options;
+    moe_prefix_key_t key;
+    int cached;                 /* jobs have chains */
     uint64_t arrivals;
     moe_share_t shares[SHARES];
     unsigned tenant;            /* of the next job */
@@ -61,6 +57,7 @@ static void set_up(bench_t *bench, uint32_t blocks, uint32_t rows, uint32_t sequ
     bench->scheduler = moe_scheduler_create(&bench->options, bench->cache, &error);
     assert_non_null(bench->cache);
     assert_non_null(bench->scheduler);
+    assert_int_equal(0, moe_prefix_key_init(&bench->key, "model", "f32", &error));
 }
 
 
@@ -75,11 +72,22 @@ static void tear_down(bench_t *bench)
 }
 
 
-static void add(bench_t *bench, job_t *job, uint32_t n_prompt, uint32_t goal, int32_t priority)
+/* A task of a prompt of token 7, tokens[i] where there are any. */
+static void add_tokens(bench_t *bench, job_t *job, const uint32_t *tokens, uint32_t n_prompt,
+                       uint32_t goal, int32_t priority)
 {
+    const moe_string_t salt = { NULL, 0 };
     moe_error_t error;
 
     memset(job, 0, sizeof(*job));
+    for (uint32_t i = 0; i < n_prompt; i++) {
+        job->tokens[i] = tokens ? tokens[i] : 7;
+    }
+    if (bench->cached) {
+        assert_int_equal(0, moe_chain_init(&job->task.chain, &bench->key, salt, n_prompt + goal,
+                                           &error));
+        moe_chain_extend(&job->task.chain, job->tokens, n_prompt);
+    }
     job->n_prompt = n_prompt;
     job->goal = goal;
     job->task.tokens = job->tokens;
@@ -94,25 +102,53 @@ static void add(bench_t *bench, job_t *job, uint32_t n_prompt, uint32_t goal, in
 }
 
 
+static void add(bench_t *bench, job_t *job, uint32_t n_prompt, uint32_t goal, int32_t priority)
+{
+    add_tokens(bench, job, NULL, n_prompt, goal, priority);
+}
+
+
 static void finish(bench_t *bench, job_t *job)
 {
     moe_scheduler_remove(bench->scheduler, &job->task);
     moe_block_table_free(&job->task.table);
+    moe_chain_free(&job->task.chain);
 }
 
 
-/* All rows before the step's are in the cache; the step's come to it. */
-static void check_rows(bench_t *bench, const moe_task_t *task, const moe_batch_sequence_t *s)
+/* Writes the rows of the step, or checks that they and all before them are what they must be: when
+ * all were written, so that nobody has written another's. */
+static void visit_rows(bench_t *bench, const moe_task_t *task, const moe_batch_sequence_t *s,
+                       int check)
 {
-    for (uint32_t p = 0; p < s->position + s->n_tokens; p++) {
-        row_t *row = &bench->rows[s->blocks[p / MOE_BLOCK_TOKENS] * MOE_BLOCK_TOKENS
-                                  + p % MOE_BLOCK_TOKENS];
+    uint64_t hash = 0;
 
-        if (p >= s->position) {
-            *row = (row_t) { task, p };
+    for (uint32_t p = 0; p < s->position + s->n_tokens; p++) {
+        uint64_t *row = &bench->rows[s->blocks[p / MOE_BLOCK_TOKENS]][p % MOE_BLOCK_TOKENS];
+
+        hash = (hash ^ (task->tokens[p] + 1)) * 0x9e3779b97f4a7c15ull + (hash >> 29);
+        if (!check && p >= s->position) {
+            *row = hash;
         }
-        assert_ptr_equal(task, row->owner);
-        assert_int_equal(p, row->position);
+        if (check && *row != hash) {
+            fail_msg("position %u of %u is not that of these tokens", p, s->position + s->n_tokens);
+        }
+    }
+}
+
+
+static void run_step(bench_t *bench, const moe_batch_t *batch, moe_task_t *const *tasks)
+{
+    for (uint32_t i = 0; i < batch->n_copies; i++) {
+        const moe_block_copy_t *copy = &batch->copies[i];
+
+        assert_true(copy->tokens > 0 && copy->tokens < MOE_BLOCK_TOKENS);
+        memmove(bench->rows[copy->to], bench->rows[copy->from], copy->tokens * sizeof(uint64_t));
+    }
+    for (uint32_t i = 0; i < 2 * batch->n_sequences; i++) {
+        uint32_t j = i % batch->n_sequences;
+
+        visit_rows(bench, tasks[j], &batch->sequences[j], i >= batch->n_sequences);
     }
 }
 
@@ -137,7 +173,6 @@ static void check_plan(bench_t *bench, const moe_plan_t *plan)
         if (s->position + s->n_tokens == task->n_tokens) {
             assert_true(s->n_outputs >= 1);
         }
-        check_rows(bench, task, s);
         rows += s->n_tokens;
         outputs += s->n_outputs;
         for (uint32_t j = 0; j < i; j++) {
@@ -147,6 +182,7 @@ static void check_plan(bench_t *bench, const moe_plan_t *plan)
     assert_int_equal(rows, plan->rows);
     assert_true(rows <= bench->options.batch_rows);
     assert_true(outputs <= bench->options.batch_outputs);
+    run_step(bench, &plan->batch, plan->tasks);
 }
 
 
@@ -481,6 +517,132 @@ static void test_deadline(void **state)
 }
 
 
+/* ---- the prefix cache ---- */
+
+/* A second task of the same prompt computes what is not cached; without its first logits, none. */
+static void test_cached(void **state)
+{
+    static const struct {
+        uint32_t n_prompt, outputs_from, cached;
+    } cases[] = { { 100, 99, 96 }, { 96, 95, 95 }, { 40, 39, 39 }, { 100, 0, 0 }, { 100, 50, 50 } };
+    bench_t bench;
+    job_t job;
+
+    set_up(&bench, 16, 64, 4);
+    bench.cached = 1;
+    add(&bench, &job, 100, 1, 0);
+    while (step(&bench, MS / 100) > 0) {
+    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint32_t rows = 0, n;
+
+        add(&bench, &job, cases[i].n_prompt, 1, 0);
+        job.task.outputs_from = cases[i].outputs_from;
+        while ((n = step(&bench, MS / 100)) > 0) {
+            rows += n;
+        }
+        assert_int_equal(cases[i].cached, job.task.cached);
+        assert_int_equal(cases[i].n_prompt - cases[i].cached, rows);
+    }
+    tear_down(&bench);
+}
+
+
+/* What one computes the others of the same prompt wait for. */
+static void test_followers(void **state)
+{
+    uint32_t other[100], rows = 0, n;
+    bench_t bench;
+    job_t jobs[4];
+
+    for (uint32_t i = 0; i < 100; i++) {
+        other[i] = i < 48 ? 7 : i;
+    }
+    set_up(&bench, 40, 24, 4);
+    bench.cached = 1;
+    bench.deadline_ns = 1;
+    for (unsigned i = 0; i < 4; i++) {
+        add_tokens(&bench, &jobs[i], i == 2 ? other : NULL, 100, 2, 0);
+    }
+    rows += step(&bench, MS / 100);
+    for (unsigned i = 1; i < 4; i++) {
+        assert_int_equal(MOE_TASK_WAITING, jobs[i].task.state);
+    }
+    assert_null(moe_scheduler_expired(bench.scheduler, 1000));      /* they are not late */
+    while ((n = step(&bench, MS / 100)) > 0) {
+        rows += n;
+    }
+    /* The third has 48 tokens in common with the others, three blocks. */
+    assert_int_equal(100 + 52 + 2 * 4 + 4, rows);
+    assert_int_equal(0, jobs[0].task.cached);
+    assert_int_equal(96, jobs[1].task.cached);
+    assert_int_equal(48, jobs[2].task.cached);
+    assert_int_equal(96, jobs[3].task.cached);
+    tear_down(&bench);
+}
+
+
+/* Nobody waits for one that is paused, or cancelled, or goes after it, or is another tenant's. */
+static void test_nobody_to_follow(void **state)
+{
+    for (unsigned what = 0; what < 5; what++) {
+        bench_t bench;
+        job_t first, second;
+
+        set_up(&bench, 40, 32, 4);
+        bench.cached = 1;
+        add(&bench, &first, 40, 1, what == 0 ? 1 : 0);
+        step(&bench, MS / 100);
+        bench.tenant = what == 3;
+        bench.deadline_ns = 1;
+        add(&bench, &second, 40, 1, 0);
+        first.task.paused = what == 1;
+        if (what == 2) {
+            finish(&bench, &first);
+        }
+        assert_true((moe_scheduler_expired(bench.scheduler, 1) == NULL) == (what == 4));
+        step(&bench, MS / 100);
+        assert_true((second.task.state == MOE_TASK_WAITING) == (what == 4));
+        first.task.paused = 0;
+        while (step(&bench, MS / 100) > 0) {
+        }
+        assert_int_equal(1, generated(&second));
+        tear_down(&bench);
+    }
+}
+
+
+/* Who had to give way finds what it had computed. */
+static void test_preempted_is_cached(void **state)
+{
+    uint32_t rows = 0, n, other[20] = { 0 };
+    bench_t bench;
+    job_t first, second;
+
+    set_up(&bench, 8, 64, 2);
+    bench.cached = 1;
+    add(&bench, &first, 64, 30, 0);
+    while (generated(&first) < 20) {
+        step(&bench, MS / 100);
+    }
+    first.task.paused = 1;
+    add_tokens(&bench, &second, other, 20, 1, 0);
+    step(&bench, MS / 100);
+    assert_int_equal(1, generated(&second));
+    assert_int_equal(1, moe_scheduler_preemptions(bench.scheduler));
+    assert_int_equal(MOE_TASK_WAITING, first.task.state);
+    first.task.paused = 0;
+    while ((n = step(&bench, MS / 100)) > 0) {
+        rows += n;
+    }
+    /* Five full blocks of 84 tokens; what it has generated after them. */
+    assert_int_equal(84 - 80 + 9, rows);
+    assert_int_equal(30, generated(&first));
+    assert_int_equal(0, first.task.cached);
+    tear_down(&bench);
+}
+
+
 /* ---- tenants ---- */
 
 /* Tenant 0 has prompts waiting and running all the time; how many steps does tenant 1's take? */
@@ -651,22 +813,27 @@ static void test_equal_places(void **state)
 
 /* Arrivals, cancellations, pauses in random order: plans stay within bounds, no block is lost, and
  * in the end everybody who was not cancelled has what it wanted. */
-static void test_random(void **state)
+static void run_random(int cached)
 {
     job_t *jobs = calloc(TASKS, sizeof(job_t));
     int alive[TASKS] = { 0 };
-    unsigned seed = 7, finished = 0, cancelled = 0;
+    unsigned seed = 7, finished = 0, cancelled = 0, found = 0;
+    uint32_t tokens[150];
     bench_t bench;
 
     assert_non_null(jobs);
     set_up(&bench, 24, 48, 6);
+    bench.cached = cached;
     for (unsigned round = 0; round < 30000; round++) {
         unsigned i = (unsigned) rand_r(&seed) % TASKS;
 
         if (round < 25000 && !alive[i]) {
             bench.tenant = (unsigned) rand_r(&seed) % SHARES;
-            add(&bench, &jobs[i], 1 + (uint32_t) rand_r(&seed) % 150,
-                1 + (uint32_t) rand_r(&seed) % 200, rand_r(&seed) % 3);
+            for (unsigned n = 0; n < 150; n++) {
+                tokens[n] = n % 10 == 9 && rand_r(&seed) % 8 == 0;
+            }
+            add_tokens(&bench, &jobs[i], tokens, 1 + (uint32_t) rand_r(&seed) % 150,
+                       1 + (uint32_t) rand_r(&seed) % 200, rand_r(&seed) % 3);
             alive[i] = 1;
         } else if (alive[i] && rand_r(&seed) % 50 == 0) {
             finish(&bench, &jobs[i]);
@@ -681,14 +848,28 @@ static void test_random(void **state)
                 assert_int_equal(jobs[j].goal, generated(&jobs[j]));
                 alive[j] = 0;
                 finished++;
+                found += jobs[j].task.cached > 0;
             }
         }
     }
     assert_true(finished > 100);
     assert_true(cancelled > 50);
     assert_true(moe_scheduler_preemptions(bench.scheduler) > 50);
+    assert_true(cached ? found > 50 : found == 0);
     tear_down(&bench);
     free(jobs);
+}
+
+
+static void test_random(void **state)
+{
+    run_random(0);
+}
+
+
+static void test_random_cached(void **state)
+{
+    run_random(1);
 }
 
 
@@ -704,10 +885,15 @@ int main(void)
         cmocka_unit_test(test_paused),
         cmocka_unit_test(test_outputs),
         cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_cached),
+        cmocka_unit_test(test_followers),
+        cmocka_unit_test(test_nobody_to_follow),
+        cmocka_unit_test(test_preempted_is_cached),
         cmocka_unit_test(test_flood),
         cmocka_unit_test(test_equal_rows),
         cmocka_unit_test(test_equal_places),
-        cmocka_unit_test(test_random)
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_random_cached)
     };
 
     return cmocka_run_group_tests_name("scheduler", tests, NULL, NULL);

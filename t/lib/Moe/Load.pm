@@ -77,8 +77,7 @@ sub stream_essence {
     my (%events, @rest);
 
     while (defined(my $event = $client->event)) {
-        $event =~ s/"id":"[^"]*"//;
-        $event =~ s/"created":\d+//;
+        $event =~ s/"(?:id":"[^"]*"|(?:created|cached_tokens)":\d+)//g;
         if ($event =~ /"index":(\d+)/) {
             push @{$events{$1}}, $event;
         } else {

@@ -27,7 +27,7 @@ use Moe::Server;
 
 our @EXPORT = (@Test::More::EXPORT, qw(
     server finish client send_body post completion chat get stream hold collect collect_all parallel
-    essence metric metrics running waiting idle tokenize wait_until long_body json_encode
+    essence counts metric metrics running waiting idle tokenize wait_until long_body json_encode
     json_decode time sleep file_content
 ));
 
@@ -303,12 +303,21 @@ sub parallel {
 }
 
 
-# What must be equal when the same request is answered again: everything but ids and times.
+# What must be equal when the same request is answered again: everything but ids, times and cached
+# tokens.
 sub essence {
     my ($answer) = @_;
 
-    return $answer->{status} == 200 ? $json->encode([@{$answer->{json}}{qw(choices usage)}])
-                                    : "status $answer->{status}: $answer->{body}";
+    return "status $answer->{status}: $answer->{body}" if $answer->{status} != 200;
+    return $json->encode([$answer->{json}{choices}, counts($answer->{json}{usage})]);
+}
+
+
+# A usage but for what was found in the prefix cache.
+sub counts {
+    my ($usage) = @_;
+
+    return $usage && { %$usage, prompt_tokens_details => undef };
 }
 
 
