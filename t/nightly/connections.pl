@@ -9,7 +9,7 @@ use Moe::Test;
 use IO::Select;
 
 use constant {
-    STREAMS => 200, STREAM_KILOBYTES => 40, UNREAD_KILOBYTES => 96,
+    STREAMS => 200, STREAM_KILOBYTES => 40, UNREAD_KILOBYTES => 40,
     CPU_STREAMS => 32, CPU_TOKENS => 1500, CPU_MICROSECONDS => 10,
     SPARE => 500,       # files of the test and the server besides
 };

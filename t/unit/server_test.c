@@ -533,8 +533,8 @@ static void test_end_of_peer(void **state)
         }
         hang_up(&peer);
     }
-    send_request(&other, 1, 100);
-    assert_int_equal(100, read_tokens(&other, 1, 128, ids));
+    send_request(&other, 1, 50);
+    assert_int_equal(50, read_tokens(&other, 1, 64, ids));
     expect_idle(&other, &stats);
     assert_int_equal(1, stats.finished_length);
 
