@@ -591,7 +591,7 @@ static void test_stalled_peer(void **state)
     enum { REQUESTS = 60 };
     int small = 4096;
     uint32_t ids[64];
-    moe_request_t request = long_request(100);
+    moe_request_t request = long_request(MOE_CHANNEL_CREDIT);
     moe_buffer_t out = { .limit = 0 };
     unsigned done = 0, tokens = 0;
     fixture_t fixture;
@@ -616,7 +616,7 @@ static void test_stalled_peer(void **state)
         tokens += peer.header.type == MOE_FRAME_TOKENS;
         done += peer.header.type == MOE_FRAME_DONE;
     }
-    assert_int_equal(REQUESTS * 100, tokens);
+    assert_int_equal(REQUESTS * MOE_CHANNEL_CREDIT, tokens);
     hang_up(&peer);
     hang_up(&other);
     stop(&fixture, 0, MOE_SERVER_TERMINATED);
