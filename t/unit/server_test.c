@@ -623,6 +623,41 @@ static void test_stalled_peer(void **state)
 }
 
 
+/* A peer that writes more than the queue holds and more than both sockets take before it reads
+ * anything: every request is answered, one way or the other. */
+static void test_both_full(void **state)
+{
+    enum { REQUESTS = 4000 };
+    int small = 4096;
+    moe_request_t request = long_request(20);
+    moe_buffer_t out = { .limit = 0 };
+    unsigned done = 0, refused = 0;
+    fixture_t fixture;
+    moe_stats_t stats;
+    moe_error_t error;
+    peer_t peer;
+
+    start(&fixture, MODEL);
+    join(&fixture, &peer);
+    setsockopt(peer.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+    setsockopt(peer.fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+    request.logprobs = 20;
+    for (uint64_t id = 0; id < REQUESTS; id++) {
+        assert_int_equal(0, moe_request_encode(&out, id, &request, &error));
+    }
+    send_buffer(&peer, &out);
+    while (done + refused < REQUESTS) {
+        assert_int_equal(1, hear(&peer));
+        done += peer.header.type == MOE_FRAME_DONE;
+        refused += peer.header.type == MOE_FRAME_ERROR;
+    }
+    assert_true(done >= 64 + 256 && refused > 0);
+    expect_idle(&peer, &stats);
+    hang_up(&peer);
+    stop(&fixture, 0, MOE_SERVER_TERMINATED);
+}
+
+
 static void test_heartbeat(void **state)
 {
     struct timespec before;
@@ -718,6 +753,7 @@ int main(void)
         cmocka_unit_test(test_end_of_peer),
         cmocka_unit_test(test_credit),
         cmocka_unit_test(test_stalled_peer),
+        cmocka_unit_test(test_both_full),
         cmocka_unit_test(test_heartbeat),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_failed_model)
