@@ -1,114 +1,106 @@
 #!/usr/bin/perl
 
-# What long prompts do to running streams: the 99th percentile of the time between two tokens of 16
-# streams, alone and while a prompt of 1,800 tokens arrives every second.
+# What others do to one's requests.
 #
 #     make bench    or    perl -It/lib t/bench/interference.pl [ROUNDS]
 #
-# Both legs run the same streams on the same server, in turns.  The aim: with prompts at most three
-# times what it is without, plus step_time.
+# Streams and prompts: the time between two tokens of 16 streams, alone and while a prompt of 1,800
+# tokens arrives every second.  The aim: the 99th percentile beside prompts is at most three times
+# the one without, plus step_time.
+#
+# Two keys: the time to the first token of a prompt, asked for with one key after the other, alone
+# and while another key keeps more requests open than the batch holds.  The aim: at most twice.
+#
+# The legs of a round follow each other on one server with one engine thread.
 
 use strict;
 use warnings;
 
-use IO::Select;
-use List::Util qw(sum max);
+use Digest::SHA qw(sha256_hex);
 
 use Moe::Test;
 
 my $rounds = shift @ARGV || 3;
-my $STREAMS = 16;
-my $TOKENS = 1200;
-my $PROMPT = 1800;
-my $STEP_TIME_MS = 50;
+my $step_time = 50;
+my $server = server(start => 0, model_block => "step_time ${step_time}ms;",
+    server => 'location /keys/ { moe_pass demo; moe_api_keys %PREFIX%/keys; }');
+my @body = ('--model', 'demo', '--ids', '6-2000', '--body', '{"temperature":0,"ignore_eos":true}');
 
 
-sub quantile {
-    my ($share, $values) = @_;
-    my @sorted = sort { $a <=> $b } @$values;
+# Runs build/load to its end: its results.
+sub load {
+    my ($uri, @options) = @_;
 
-    return $sorted[int($share * $#sorted + 0.5)];
+    open my $output, '-|', "$Moe::Server::BUILD/load", @body, '--json', @options,
+        "http://127.0.0.1:$server->{port}$uri" or die "load: $!\n";
+    local $/;
+    my $results = json_decode(<$output> // '');
+    die "load: requests failed\n" if $results->{failed};
+    return $results;
 }
 
 
-sub send_stream {
-    my ($server, $prompt, $tokens) = @_;
-    my $client = client($server);
+# The same beside another one, which is there from before the first to after the last request.
+sub load_beside {
+    my ($other, @arguments) = @_;
+    my $pid = fork() // die "fork: $!\n";
+    my $results;
 
-    $client->send_request('POST', '/v1/completions',
-        { model => 'demo', prompt => $prompt, max_tokens => $tokens, temperature => 0,
-          stream => \1, ignore_eos => \1 });
-    return { client => $client, last => 0, begin => time };
-}
-
-
-sub random_prompt {
-    my ($length) = @_;
-
-    return [map { 6 + int rand 2000 } 1 .. $length];
-}
-
-
-# Runs the streams to their end: gaps between their tokens in ms, and times to the first token of
-# the prompts that came meanwhile.
-sub run_leg {
-    my ($server, $with_prompts) = @_;
-    my (@gaps, @first);
-    my @streams = map { send_stream($server, random_prompt(16), $TOKENS) } 1 .. $STREAMS;
-    my %by_socket = map { fileno($_->{client}{socket}) => $_ } @streams;
-    my $select = IO::Select->new(map { $_->{client}{socket} } @streams);
-    my $left = $STREAMS;
-    my $due = time + 1;
-
-    while ($left > 0) {
-        if ($with_prompts && time >= $due) {
-            my $long = send_stream($server, random_prompt($PROMPT), 1);
-            $long->{is_prompt} = 1;
-            $by_socket{fileno $long->{client}{socket}} = $long;
-            $select->add($long->{client}{socket});
-            $due += 1;
-        }
-        for my $socket ($select->can_read($with_prompts ? max(0, $due - time) : undef)) {
-            my $stream = $by_socket{fileno $socket};
-            my $n = sysread $socket, my $data, 65536;
-            my $now = time;
-            next unless defined $n;
-            if ($stream->{is_prompt}) {
-                push @first, 1000 * ($now - $stream->{begin}) if $data =~ /"text"/;
-            } elsif ($data =~ /"text"/) {
-                push @gaps, 1000 * ($now - $stream->{last}) if $stream->{last};
-                $stream->{last} = $now;
-            }
-            if ($n == 0 || $data =~ /\[DONE\]/) {
-                $select->remove($socket);
-                $left-- unless $stream->{is_prompt};
-                delete $by_socket{fileno $socket};
-                $stream->{client}->close;
-            }
-        }
+    if ($pid == 0) {
+        my ($uri, @options) = @$other;
+        open STDOUT, '>', '/dev/null';
+        exec "$Moe::Server::BUILD/load", @body, @options,
+            "http://127.0.0.1:$server->{port}$uri" or die "load: $!\n";
     }
-    $_->{client}->close for values %by_socket;
-    idle($server, 30);
-    return (\@gaps, \@first);
+    wait_until(20, sub { running($server) > 0 });
+    sleep(1);
+    $results = load(@arguments);
+    kill 'TERM', $pid;
+    waitpid $pid, 0;
+    idle($server, 60);
+    return $results;
 }
 
 
-my $server = server(context => 2048, model_block => "step_time ${STEP_TIME_MS}ms;");
-my $missed = 0;
+sub streams_and_prompts {
+    my @streams = ('/v1/completions', '--concurrency', 16, '--requests', 16, '--length', 16,
+                   '--max-tokens', 1200);
+    my @prompts = ('/v1/completions', '--rate', 1, '--arrivals', 'constant', '--length', 1800,
+                   '--max-tokens', 1, '--duration', 600);
 
-run_leg($server, 0);
-printf "%8s %10s %10s %12s %12s %14s %8s\n", 'round', 'alone 50 %', 'alone 99 %', 'prompts 50 %',
-    'prompts 99 %', 'prompts, first', 'ratio';
-for my $round (1 .. $rounds) {
-    my ($alone) = run_leg($server, 0);
-    my ($beside, $first) = run_leg($server, 1);
-    my ($idle, $busy) = (quantile(0.99, $alone), quantile(0.99, $beside));
+    print "16 streams, ms between tokens; a prompt of 1800 tokens every second\n";
+    printf "%10s %10s %10s %10s %8s\n", 'alone 50 %', '99 %', 'beside 50 %', '99 %', 'limit';
+    for (1 .. $rounds) {
+        my ($alone, $beside) = map { $_->{itl_ms} } load(@streams),
+            load_beside(\@prompts, @streams);
 
-    printf "%8d %7.2f ms %7.2f ms %9.2f ms %9.2f ms %11.1f ms %8.2f\n", $round,
-        quantile(0.5, $alone), $idle, quantile(0.5, $beside), $busy,
-        @$first ? sum(@$first) / @$first : 0, ($busy - $STEP_TIME_MS) / $idle;
-    $missed += $busy > 3 * $idle + $STEP_TIME_MS;
+        printf "%10.2f %10.2f %10.2f %10.2f %8.2f\n", @$alone{qw(p50 p99)}, @$beside{qw(p50 p99)},
+            3 * $alone->{p99} + $step_time;
+    }
+    return;
 }
-printf "99 %% beside prompts within 3 x alone + %d ms: %d of %d rounds\n", $STEP_TIME_MS,
-    $rounds - $missed, $rounds;
+
+
+sub two_keys {
+    my ($length) = @_;
+    my @one = ('/keys/v1/completions', '--key', 'sk-one', '--concurrency', 100, '--length',
+               '100-1500', '--max-tokens', '10-200', '--duration', 600);
+    my @other = ('/keys/v1/completions', '--key', 'sk-other', '--requests', 10, '--length', $length,
+                 '--max-tokens', 8);
+
+    for (1 .. $rounds) {
+        my ($alone, $beside) = map { $_->{ttft_ms}{p50} } load(@other), load_beside(\@one, @other);
+
+        printf "%8d %10.1f %10.1f %8.2f\n", $length, $alone, $beside, $beside / $alone;
+    }
+    return;
+}
+
+$server->write_file('keys', join '', map { "$_:" . sha256_hex("sk-$_") . "\n" } 'one', 'other');
+$server->start;
+load('/v1/completions', '--requests', 4, '--length', 200, '--max-tokens', 50);
+streams_and_prompts();
+print "\nTwo keys, one flooding: the other's time to the first token, median of 10, ms\n";
+printf "%8s %10s %10s %8s\n", 'prompt', 'alone', 'flooded', 'ratio';
+two_keys($_) for 1500, 300;
 finish();
