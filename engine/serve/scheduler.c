@@ -333,7 +333,9 @@ static int follows(const moe_scheduler_t *scheduler, const moe_task_t *task)
     for (const moe_task_t *other = scheduler->running.first; other; other = other->next) {
         uint32_t common;
 
-        if (other->paused || other->share != task->share || other->priority > task->priority) {
+        if (other->paused || is_decode(other) || other->share != task->share
+            || other->priority > task->priority)
+        {
             continue;
         }
         common = moe_chain_common(&task->chain, &other->chain);
