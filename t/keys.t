@@ -174,6 +174,8 @@ for my $case (['/any', {}, 401], ['/any', \%alice, 200], ['/any', { Authorizatio
     is($answer->{headers}{'www-authenticate'}, undef, 'satisfy: no challenge') if $status != 401;
 }
 $server->expect(qr/access forbidden by rule/);
+unlike($server->log_text, qr{no valid API key.*POST /(?:near|all)/},
+       'satisfy: no key is asked for where another module decides');
 
 # $moe_key_id
 ok(wait_until(3, sub { $server->log_text('keys.log') =~ /^403.*^403/ms }), 'the log is written');

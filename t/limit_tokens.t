@@ -13,6 +13,7 @@ location /$path/ {
 END
     ['exact', 'moe_limit_tokens zone=exact;'],
     ['both', 'moe_limit_tokens zone=exact; moe_limit_tokens zone=other burst=120;'],
+    ['either', 'moe_limit_tokens zone=other burst=120; moe_limit_tokens zone=exact;'],
     ['pinged', 'moe_limit_tokens zone=exact; moe_ping 5ms;'],
     ['small', 'moe_limit_tokens zone=small;'],
     ['full', 'moe_limit_tokens zone=full;'],
@@ -117,6 +118,15 @@ uses('a stream that is resumed', 1, sub {
     $server->wait_ready;
     return $usage->{total_tokens} });
 $server->expect(qr/moe.*exited on signal/);
+uses('a client that leaves before it is admitted', 0, sub {
+    my $engine = $server->engine_pid;
+    $server->signal('STOP', $engine);
+    my $client = client($server)->send_request('POST', '/exact/v1/completions?left',
+        { model => 'demo', %tiny }, headers => { 'X-Who' => $_[0] });
+    $client->close;
+    ok(wait_until(5, sub { $server->log_text('tokens.log') =~ /\?left - -$/m }), 'it is gone');
+    $server->signal('CONT', $engine);
+    return 0 });
 uses('no JSON', 0, sub {
     is(post($server, '/exact/v1/completions', '{', headers => { 'X-Who' => $_[0] })->{status}, 400,
        'no JSON');
@@ -185,12 +195,21 @@ $refused = ask('exact', 'frank', \%tiny);
 is_refused($refused, 'overdrawn', qr/0 are left/);
 cmp_ok($refused->{headers}{'retry-after'}, '>', 3600 * 1.5, 'overdrawn: until it is paid off');
 
+# What a stream generates is charged while it runs.
+my $client = hold($server, long_body(500), uri => '/exact/v1/completions',
+                  headers => { 'X-Who' => 'victor' });
+my $asked = 0;
+ok(wait_until(5, sub { left('victor') + $probe * $asked++ < 950 }), 'charged as it comes');
+$client->close;
+
 # Several zones: the tighter one is told, and what one refuses is not charged to the others.
 my %grace = ('X-Other' => 'grace');
 $answer = ask('both', 'grace', long_body(5), %grace);
 is($answer->{headers}{'x-ratelimit-limit-tokens'}, 120, 'two zones: the one with less left');
 is($answer->{left}, 120 - total($answer), 'two zones: what is left');
 is(left('grace'), 1000 - total($answer), 'two zones: the other one');
+is(ask('either', 'trudy', long_body(5), 'X-Other' => 'trudy')->{headers}
+   {'x-ratelimit-limit-tokens'}, 120, 'two zones: in any order');
 is_refused(ask('both', 'grace', { prompt => 'a' x 500, max_tokens => 1 }, %grace), 'two zones',
            qr/limit is 120/);
 is(left('grace'), 1000 - total($answer) - $probe, 'two zones: the other one is not charged');
@@ -243,16 +262,16 @@ cmp_ok($used, '<=', 100 * $elapsed + 4 * 30, 'busy: not more than the rate');
 is(scalar @wrong, 0, 'busy: nobody is refused for nothing');
 
 # Reloads.
-$before = left('alice') - $probe;
+is(left('alice'), $left, 'accounts in debt are not forgotten for others');
 $server->reload;
-is(left('alice'), $before, 'reload: accounts stay');
+is(left('alice'), $left - $probe, 'reload: accounts stay');
 my $text = $zones =~ s/\$http_x_who zone=exact/\$http_x_other zone=exact/r;
 $server->write_config(http => $text);
 $server->signal('HUP');
 ok(wait_until(5, sub { $server->log_text =~ /"exact" uses the "\$http_x_other" key while/ }),
    'reload: another key is refused');
 $server->expect(qr/uses the .* key while previously/);
-is(left('alice'), $before - $probe, 'reload: and what was stays');
+is(left('alice'), $left - 2 * $probe, 'reload: and what was stays');
 $server->write_config(http => $zones =~ s/exact:1m/exact:2m/r);
 $server->reload;
 is(left('alice'), 1000, 'reload: another size begins anew');

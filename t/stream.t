@@ -77,6 +77,11 @@ my @texts = map { $_->{choices}[0]{text} } @{$result->{events}};
 like(join('', @texts), qr/\x{E9}/, 'two tokens made a character');
 is(scalar(grep { !/^[\x{E9}\x{FFFD}]*$/ } @texts), 0, 'every event is valid UTF-8');
 
+# Nothing is sent while a prompt may still be refused: the second one takes a while to count.
+$client = stream($server, '/v1/completions', long_body(50, prompt => ['a', 'a b ' x 200_000]));
+is($client->{head}{status}, 400, 'one of several prompts is too long: no stream');
+$client->close;
+
 # HTTP/1.0: no chunks; the end of the connection is the end of the stream.
 $client = client($server);
 $client->send_request('POST', '/v1/completions',
