@@ -608,6 +608,8 @@ ngx_http_moe_encode_prompts(ngx_http_moe_parse_t *parse)
 }
 
 
+/* A list may hold prompts of both kinds: none sees what another one has left. */
+
 static ngx_int_t
 ngx_http_moe_encode_prompt(ngx_http_moe_parse_t *parse, json_t *prompt)
 {
@@ -621,6 +623,8 @@ ngx_http_moe_encode_prompt(ngx_http_moe_parse_t *parse, json_t *prompt)
         request->kind = MOE_PROMPT_TEXT;
         request->prompt.data = json_string_value(prompt);
         request->prompt.size = json_string_length(prompt);
+        request->prompt_ids = NULL;
+        request->n_prompt_ids = 0;
 
         return ngx_http_moe_encode_request(parse);
     }
@@ -637,6 +641,7 @@ ngx_http_moe_encode_prompt(ngx_http_moe_parse_t *parse, json_t *prompt)
     }
 
     request->kind = MOE_PROMPT_TOKENS;
+    request->prompt.size = 0;
     request->prompt_ids = ids;
     request->n_prompt_ids = json_array_size(prompt);
 

@@ -45,7 +45,8 @@ my @ids = map { [tokenize($_)] } @prompts;
 
 is(completion($server, { prompt => $ids[0], temperature => 0, max_tokens => 12 })
     ->{json}{choices}[0]{text}, $texts[0], 'a prompt of token ids');
-for my $case (['texts', \@prompts], ['token ids', \@ids]) {
+for my $case (['texts', \@prompts], ['token ids', \@ids],
+              ['both', [$ids[0], $prompts[1], $ids[2]]], ['both', [$prompts[0], $ids[1], $prompts[2]]]) {
     my ($form, $prompt) = @$case;
     my $list = completion($server, { prompt => $prompt, temperature => 0, max_tokens => 12 })
         ->{json};
