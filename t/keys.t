@@ -26,6 +26,16 @@ location /keys/ {
     }
 }
 
+location /salted/ {
+    moe_pass demo;
+    moe_cache_salt $http_x_salt;
+
+    location /salted/keys/ {
+        moe_pass demo;
+        moe_api_keys %PREFIX%/keys;
+    }
+}
+
 location /page/ {
     moe_pass demo;
     moe_api_keys %PREFIX%/keys;
@@ -142,7 +152,7 @@ is(ask('/keys/open', {})->{status}, 200, 'off');
 
 # It comes before the body, and leaves the connection in order.
 my $client = client($server);
-$client->send_raw("POST /keys/v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n");
+$client->send_raw("POST /keys/v1/models HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n");
 is($client->read_answer->{status}, 401, 'before the body');
 $client->close;
 $client = client($server);
@@ -184,6 +194,26 @@ like($log, qr{^200 /keys/v1/completions key=$_$}m, "\$moe_key_id: $_")
     for qw(alice bob@example.com carol);
 unlike($log, qr{^401 .* key=(?!-$)}m, '$moe_key_id: of nobody');
 like($log, qr{^200 /near/v1/completions key=-$}m, '$moe_key_id: let in without');
+
+# Who shares cached prefixes: the same key and the same moe_cache_salt, and nobody else, whatever
+# the salt is that a client could choose.
+my @salts = ('alice', 'key:alice', 'x', 'x:y', 'z' x 300, 'z' x 299 . 'y',
+             'sha256:' . sha256_hex('key:alice:' . 'z' x 300));
+my @sharers = ((map { ['/salted', {}, $_] } '', @salts),
+               (map { ['/salted/keys', \%alice, $_] } '', @salts),
+               ['/salted/keys', { 'x-api-key' => 'sk-bob' }, ''],
+               ['/salted/keys', { 'x-api-key' => 'sk-bob' }, 'x']);
+for my $round ('parted', 'shared') {
+    for my $sharer (@sharers) {
+        my ($prefix, $headers, $salt) = @$sharer;
+        my $answer = post($server, "$prefix/v1/completions",
+            { model => 'demo', prompt => [(7) x 100], max_tokens => 1 },
+            headers => { %$headers, 'X-Salt' => $salt });
+        my $cached = $answer->{json}{usage}{prompt_tokens_details}{cached_tokens} // -1;
+        cmp_ok($cached, $round eq 'parted' ? '==' : '>', 0,
+               "salts: $round for " . json_encode($sharer));
+    }
+}
 
 # A reload reads the file; a bad one keeps what was.
 $server->write_file('keys', line('erin', 'sk-erin'));

@@ -119,13 +119,13 @@ uses('a stream that is resumed', 1, sub {
     return $usage->{total_tokens} });
 $server->expect(qr/moe.*exited on signal/);
 uses('a client that leaves before it is admitted', 0, sub {
-    my $engine = $server->engine_pid;
-    $server->signal('STOP', $engine);
+    my $stopped = $server->engine_pid;
+    $server->signal('STOP', $stopped);
     my $client = client($server)->send_request('POST', '/exact/v1/completions?left',
         { model => 'demo', %tiny }, headers => { 'X-Who' => $_[0] });
     $client->close;
     ok(wait_until(5, sub { $server->log_text('tokens.log') =~ /\?left - -$/m }), 'it is gone');
-    $server->signal('CONT', $engine);
+    $server->signal('CONT', $stopped);
     return 0 });
 uses('no JSON', 0, sub {
     is(post($server, '/exact/v1/completions', '{', headers => { 'X-Who' => $_[0] })->{status}, 400,
@@ -182,6 +182,14 @@ for my $path (qw(exact pinged)) {
        'admitted: what is left does not count the request itself');
     $client->close;
 }
+my $engine = $server->engine_pid;
+$server->signal('STOP', $engine);
+my $client = client($server)->send_request('POST', '/pinged/v1/completions',
+    { model => 'demo', stream => \1, %ids }, headers => { 'X-Who' => 'dave' });
+ok(!$client->closed(0.3) && $client->{buffer} eq '', 'admitted: no ping while nobody has counted');
+$server->signal('CONT', $engine);
+is($client->read_head->{status}, 429, 'admitted: then a refusal');
+$client->close;
 is(left('dave'), $before - $probe, 'admitted: a refusal costs nothing');
 is_refused(ask('exact', 'erin', { prompt => [(5) x 1001], max_tokens => 1 }), 'larger than any',
            qr/^the request has 1001 tokens, the limit is 1000$/);
@@ -196,7 +204,7 @@ is_refused($refused, 'overdrawn', qr/0 are left/);
 cmp_ok($refused->{headers}{'retry-after'}, '>', 3600 * 1.5, 'overdrawn: until it is paid off');
 
 # What a stream generates is charged while it runs.
-my $client = hold($server, long_body(500), uri => '/exact/v1/completions',
+$client = hold($server, long_body(500), uri => '/exact/v1/completions',
                   headers => { 'X-Who' => 'victor' });
 my $asked = 0;
 ok(wait_until(5, sub { left('victor') + $probe * $asked++ < 950 }), 'charged as it comes');
