@@ -173,7 +173,8 @@ sub one_request {
 }
 
 
-# Reloads and kills until the time is over: {what => times}, killed workers and when.
+# Reloads and kills until the time is over: {what => times} and, of killed workers,
+# {pid => [not before, not after]}.
 sub operate {
     my ($end) = @_;
     my (%count, %killed, $next_engine);
@@ -186,7 +187,8 @@ sub operate {
         } elsif ($deed eq 'worker') {
             my @pids = grep { $_->{title} =~ /^nginx: worker/ } $server->processes or next;
             my $pid = any(@pids)->{pid};
-            $killed{$pid} = time if $server->signal('KILL', $pid);
+            my $before = time;
+            $killed{$pid} = [$before, time] if $server->signal('KILL', $pid);
         } elsif ($deed eq 'engine') {
             # An engine that dies over and over is respawned later and later.
             my $pid = $server->engine_pid;
@@ -204,7 +206,7 @@ sub operate {
 sub excuse {
     my ($result, $killed) = @_;
     my $worker = $result->{worker};
-    my @times = grep { $_ > $result->{start} - 0.1 && $_ < $result->{end} + 0.1 }
+    my @times = grep { $_->[1] > $result->{start} - 0.1 && $_->[0] < $result->{end} + 0.1 }
         $worker ? grep { defined } $killed->{$worker} : values %$killed;
 
     $result->{kind} = 'cut with its worker' if @times;
