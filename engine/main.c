@@ -11,6 +11,7 @@ static const moe_command_t *const commands[] = {
     &moe_command_bench,
     &moe_command_inspect,
     &moe_command_logits,
+    &moe_command_plan,
     &moe_command_tokenize,
     &moe_command_serve,
     NULL

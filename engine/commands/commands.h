@@ -21,6 +21,7 @@ typedef struct {
 extern const moe_command_t moe_command_bench;
 extern const moe_command_t moe_command_inspect;
 extern const moe_command_t moe_command_logits;
+extern const moe_command_t moe_command_plan;
 extern const moe_command_t moe_command_tokenize;
 extern const moe_command_t moe_command_run;
 extern const moe_command_t moe_command_serve;

@@ -240,8 +240,6 @@ static int build_moe(moe_model_t *model, moe_block_t *block, const settings_t *s
     uint32_t experts = s->router.experts;
     char name[128];
 
-    block->router = s->router;
-    block->width = s->expert_width;
     if (moe_model_take_weight(model, error, &block->router.gate, experts, s->hidden,
                               "%sgate.weight", prefix) != 0
         || (s->has_bias
@@ -313,9 +311,6 @@ static int build_layer(moe_model_t *model, uint32_t i, const settings_t *s, moe_
     moe_layer_t *layer = &model->layers[i];
     char prefix[64];
 
-    layer->mixer = MOE_MIXER_MLA;
-    layer->mla = s->mla;
-    layer->is_moe = is_moe_layer(s, i);
     snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
     if (moe_model_take_vector(model, error, &layer->input_norm, s->hidden,
                               "model.layers.%u.input_layernorm.weight", i) != 0
@@ -367,28 +362,63 @@ static int build_ends(moe_model_t *model, const settings_t *s, moe_error_t *erro
 }
 
 
+/* Everything but the weights. */
+static int fill_shapes(moe_model_t *model, const settings_t *s, moe_error_t *error)
+{
+    float *frequencies = moe_model_allocate(model, s->mla.rope / 2, sizeof(*frequencies), error);
+
+    model->hidden = s->hidden;
+    model->vocabulary = s->vocabulary;
+    model->n_layers = s->layers;
+    model->context = s->context;
+    model->norm_eps = s->norm_eps;
+    model->tied = s->tied;
+    model->layers = moe_model_allocate(model, s->layers, sizeof(*model->layers), error);
+    if (frequencies == NULL || model->layers == NULL) {
+        return -1;
+    }
+    moe_rope_frequencies(&s->rope, s->mla.rope, frequencies);
+    for (uint32_t i = 0; i < s->layers; i++) {
+        moe_layer_t *layer = &model->layers[i];
+
+        layer->mixer = MOE_MIXER_MLA;
+        layer->mla = s->mla;
+        layer->mla.rope_frequencies = frequencies;
+        layer->is_moe = is_moe_layer(s, i);
+        if (layer->is_moe) {
+            layer->moe.router = s->router;
+            layer->moe.width = s->expert_width;
+            layer->moe.shared.width = s->shared_width;
+        } else {
+            layer->dense.width = s->dense_width;
+        }
+    }
+    return 0;
+}
+
+
+static int describe(const moe_family_t *family, moe_model_t *model, const json_t *config,
+                    moe_error_t *error)
+{
+    settings_t s;
+
+    return read_settings(&s, family, config, error) != 0 || fill_shapes(model, &s, error) != 0
+           ? -1 : 0;
+}
+
+
 static int build(const moe_family_t *family, moe_model_t *model, const json_t *config,
                  moe_error_t *error)
 {
     settings_t s;
-    float *frequencies;
     uint64_t n_moe = 0;
 
     if (read_settings(&s, family, config, error) != 0) {
         return -1;
     }
-    model->hidden = s.hidden;
-    model->vocabulary = s.vocabulary;
-    model->n_layers = s.layers;
-    model->context = s.context;
-    model->norm_eps = s.norm_eps;
-    frequencies = moe_model_allocate(model, s.mla.rope / 2, sizeof(*frequencies), error);
-    model->layers = moe_model_allocate(model, s.layers, sizeof(*model->layers), error);
-    if (frequencies == NULL || model->layers == NULL || build_ends(model, &s, error) != 0) {
+    if (fill_shapes(model, &s, error) != 0 || build_ends(model, &s, error) != 0) {
         return -1;
     }
-    moe_rope_frequencies(&s.rope, s.mla.rope, frequencies);
-    s.mla.rope_frequencies = frequencies;
     for (uint32_t i = 0; i < s.layers; i++) {
         if (build_layer(model, i, &s, error) != 0) {
             return -1;
@@ -404,13 +434,16 @@ static int build(const moe_family_t *family, moe_model_t *model, const json_t *c
 
 
 const moe_family_t moe_family_deepseek_v2 = {
-    .model_type = "deepseek_v2", .known_keys = known_keys, .check = check, .build = build
+    .model_type = "deepseek_v2", .known_keys = known_keys, .check = check,
+    .describe = describe, .build = build
 };
 
 const moe_family_t moe_family_deepseek_v3 = {
-    .model_type = "deepseek_v3", .known_keys = known_keys, .check = check, .build = build
+    .model_type = "deepseek_v3", .known_keys = known_keys, .check = check,
+    .describe = describe, .build = build
 };
 
 const moe_family_t moe_family_kimi_k2 = {
-    .model_type = "kimi_k2", .known_keys = known_keys, .check = check, .build = build
+    .model_type = "kimi_k2", .known_keys = known_keys, .check = check,
+    .describe = describe, .build = build
 };

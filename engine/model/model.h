@@ -103,6 +103,7 @@ typedef struct {
     char family[32];                    /* model_type */
     uint32_t hidden, vocabulary, n_layers, context;     /* context: max_position_embeddings */
     float norm_eps;
+    int tied;                           /* the head is the embedding */
     moe_weight_t embedding;             /* [vocabulary, H] */
     moe_weight_t head;                  /* [vocabulary, H]; tied: the embedding's tensor */
     moe_vector_t final_norm;
@@ -122,6 +123,10 @@ typedef struct {
 moe_model_t *moe_model_open(const char *directory, moe_error_t *error);
 void moe_model_close(moe_model_t *model);
 
+/* The descriptors alone, from a config.json: shapes without weights, no tensors, no parameters
+ * counted, however the weights are quantised.  NULL with MOE_BAD_MODEL or MOE_LIMIT. */
+moe_model_t *moe_model_describe(const json_t *config, moe_error_t *error);
+
 /* Only config.json, its family and the headers of the weight files: for `nginx -t`-like checks. */
 int moe_model_check(const char *directory, moe_error_t *error);
 
@@ -135,6 +140,9 @@ struct moe_family_s {
     const char *const *known_keys;
     /* Reads the whole config without looking at the weights. */
     int (*check)(const moe_family_t *family, const json_t *config, moe_error_t *error);
+    /* Fills the model's sizes and the shapes of its layers from config. */
+    int (*describe)(const moe_family_t *family, moe_model_t *model, const json_t *config,
+                    moe_error_t *error);
     /* Fills the model's sizes, layers and weights from config and model->tensors. */
     int (*build)(const moe_family_t *family, moe_model_t *model, const json_t *config,
                  moe_error_t *error);

@@ -1,8 +1,10 @@
 /* config.json, generation_config.json and tokenizer_config.json, separated by NUL, beside the demo
- * model's weights.  A model that opens keeps within what its descriptors promise. */
+ * model's weights.  A model that opens keeps within what its descriptors promise, and so does the
+ * description of one without weights. */
 
 #include <limits.h>
 
+#include "engine/core/json.h"
 #include "engine/model/model.h"
 #include "t/fuzz/fuzz.h"
 
@@ -28,14 +30,12 @@ static void write_optional(const char *name, fuzz_input_t part)
 }
 
 
-static void check_model(const moe_model_t *model)
+static void check_shapes(const moe_model_t *model)
 {
     fuzz_check(model->hidden && model->vocabulary && model->n_layers && model->context);
-    fuzz_check(model->final_norm.size == model->hidden);
     for (uint32_t i = 0; i < model->n_layers; i++) {
         const moe_layer_t *layer = &model->layers[i];
 
-        fuzz_check(layer->input_norm.size == model->hidden);
         if (layer->is_moe) {
             const moe_router_t *router = &layer->moe.router;
 
@@ -45,9 +45,35 @@ static void check_model(const moe_model_t *model)
                            && router->experts % router->groups == 0));
         }
     }
+}
+
+
+static void check_model(const moe_model_t *model)
+{
+    check_shapes(model);
+    fuzz_check(model->final_norm.size == model->hidden);
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        fuzz_check(model->layers[i].input_norm.size == model->hidden);
+    }
     for (uint32_t i = 0; i < model->n_eos_ids; i++) {
         fuzz_check(model->eos_ids[i] < model->vocabulary);
     }
+}
+
+
+static void describe_model(void)
+{
+    moe_error_t error;
+    json_t *config = moe_json_load(fuzz_directory(), "config.json", 0, &error);
+    moe_model_t *model = config != NULL ? moe_model_describe(config, &error) : NULL;
+
+    if (model != NULL) {
+        check_shapes(model);
+    } else {
+        fuzz_check(error.code == MOE_BAD_MODEL || error.code == MOE_LIMIT);
+    }
+    moe_model_close(model);
+    json_decref(config);
 }
 
 
@@ -61,6 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_write("config.json", config.data, config.size);
     write_optional("generation_config.json", fuzz_part(&input));
     write_optional("tokenizer_config.json", fuzz_part(&input));
+    describe_model();
     model = moe_model_open(fuzz_directory(), &error);
     if (model == NULL) {
         fuzz_check(error.code == MOE_BAD_MODEL || error.code == MOE_LIMIT);
