@@ -132,7 +132,10 @@ ngx_http_moe_account_charge(ngx_http_moe_claim_t *claim, int64_t tokens,
     used = account->used + change;
 
     if (strict && used > burst) {
-        rc = rc == NGX_OK ? NGX_BUSY : rc;
+
+        if (rc == NGX_OK) {
+            rc = NGX_BUSY;
+        }
 
     } else {
 

@@ -12,9 +12,9 @@
  * secret, which no client knows, so how far it gets says nothing about how
  * much of a digest was right.
  *
- * The check is the last of the access phase: with "satisfy any" it is only
- * asked when no other module has let the client in, so an answer that is none
- * of a refusal never asks for a key.
+ * The check is the last of the access phase: with "satisfy any" it only runs
+ * when no other module has let the client in, so a key is asked for in
+ * refusals only.
  */
 
 
@@ -215,8 +215,8 @@ ngx_http_moe_key_presented(ngx_http_request_t *r, ngx_str_t *value)
         }
 
         if (h[i].key.len == sizeof("x-api-key") - 1
-            && ngx_strncmp(h[i].lowcase_key, "x-api-key",
-                           sizeof("x-api-key") - 1)
+            && ngx_strncasecmp(h[i].key.data, (u_char *) "x-api-key",
+                               sizeof("x-api-key") - 1)
                == 0)
         {
             *value = h[i].value;

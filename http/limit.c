@@ -33,12 +33,13 @@ struct ngx_http_moe_budget_s {
     ngx_uint_t                  n;
     int64_t                     reserved; /* tokens, the estimate */
     int64_t                     charged;  /* tokens, on each account */
+    ngx_uint_t                  refused;
     ngx_http_moe_level_t        level;    /* of the one with the least left */
 };
 
 
 static ngx_http_moe_budget_t *ngx_http_moe_limit_budget(ngx_http_request_t *r,
-    ngx_array_t *limits);
+    ngx_array_t *limits, size_t size);
 static int64_t ngx_http_moe_limit_used(ngx_http_moe_ctx_t *ctx);
 static ngx_int_t ngx_http_moe_limit_settle(ngx_http_moe_ctx_t *ctx,
     int64_t tokens, ngx_uint_t strict);
@@ -63,12 +64,10 @@ ngx_http_moe_limit_arrived(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx,
         return NGX_OK;
     }
 
-    ctx->budget = ngx_http_moe_limit_budget(r, &mlcf->limits);
+    ctx->budget = ngx_http_moe_limit_budget(r, &mlcf->limits, size);
     if (ctx->budget == NULL) {
         return NGX_ERROR;
     }
-
-    ctx->budget->reserved = ngx_http_moe_ceil((int64_t) size, 4);
 
     rc = ngx_http_moe_limit_settle(ctx, ctx->budget->reserved, 1);
 
@@ -78,8 +77,11 @@ ngx_http_moe_limit_arrived(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx,
 }
 
 
+/* No estimate is larger than a burst: it alone refuses nothing for good. */
+
 static ngx_http_moe_budget_t *
-ngx_http_moe_limit_budget(ngx_http_request_t *r, ngx_array_t *limits)
+ngx_http_moe_limit_budget(ngx_http_request_t *r, ngx_array_t *limits,
+    size_t size)
 {
     ngx_int_t               rc;
     ngx_uint_t              i;
@@ -97,6 +99,7 @@ ngx_http_moe_limit_budget(ngx_http_request_t *r, ngx_array_t *limits)
         return NULL;
     }
 
+    budget->reserved = ngx_http_moe_ceil((int64_t) size, 4);
     limit = limits->elts;
 
     for (i = 0; i < limits->nelts; i++) {
@@ -108,6 +111,7 @@ ngx_http_moe_limit_budget(ngx_http_request_t *r, ngx_array_t *limits)
         }
 
         if (rc == NGX_OK) {
+            budget->reserved = ngx_min(budget->reserved, limit[i].burst);
             budget->n++;
         }
     }
@@ -158,14 +162,25 @@ ngx_http_moe_limit_generated(ngx_http_moe_ctx_t *ctx)
 void
 ngx_http_moe_limit_ended(ngx_http_moe_ctx_t *ctx)
 {
-    /* prompts that were not admitted cost nothing */
+    ngx_uint_t              free;
+    ngx_http_moe_budget_t  *budget;
 
-    if (ctx->budget) {
-        ctx->budget->reserved = 0;
-        (void) ngx_http_moe_limit_settle(ctx,
-                   ctx->failed && ctx->first == 0
-                   ? 0 : ngx_http_moe_limit_used(ctx), 0);
+    budget = ctx->budget;
+
+    if (budget == NULL) {
+        return;
     }
+
+    free = ctx->failed
+           && (budget->refused || ctx->admitted < ctx->n || ctx->first == 0);
+
+    /* prompts that were not counted cost nothing */
+
+    budget->reserved = 0;
+
+    (void) ngx_http_moe_limit_settle(ctx,
+                                     free ? 0 : ngx_http_moe_limit_used(ctx),
+                                     0);
 }
 
 
@@ -262,6 +277,7 @@ ngx_http_moe_limit_refuse(ngx_http_moe_ctx_t *ctx, int64_t tokens,
         return NGX_DECLINED;
     }
 
+    ctx->budget->refused = 1;
     level = &ctx->budget->level;
 
     /* what the request itself holds is given back */
@@ -272,8 +288,8 @@ ngx_http_moe_limit_refuse(ngx_http_moe_ctx_t *ctx, int64_t tokens,
     ngx_http_moe_problem(&ctx->problem, NGX_HTTP_TOO_MANY_REQUESTS,
                          "rate_limit_exceeded", "rate_limit_exceeded", NULL,
                          tokens > level->limit
-                         ? "the request has %lld tokens, the limit is %lld"
-                         : "the request has %lld tokens, of the limit of %lld "
+                         ? "the request needs %lld tokens, the limit is %lld"
+                         : "the request needs %lld tokens, of the limit of %lld "
                            "tokens %lld are left: try again in %lld s",
                          (long long) tokens, (long long) level->limit,
                          (long long) ngx_max(level->left, 0),

@@ -38,7 +38,7 @@ ngx_int_t ngx_http_moe_limits_check(ngx_conf_t *cf, ngx_array_t *limits);
 /* In the order of a request's life.  NGX_DECLINED: refused, see ctx->problem;
  * the answer's headers are set.  NGX_ERROR: no memory of the request's. */
 
-/* The body is there: reserves a token for each four bytes. */
+/* The body is there: reserves a token for each four bytes, at most a burst. */
 ngx_int_t ngx_http_moe_limit_arrived(ngx_http_request_t *r,
     ngx_http_moe_ctx_t *ctx, size_t size);
 
@@ -51,7 +51,8 @@ ngx_int_t ngx_http_moe_limit_started(ngx_http_moe_ctx_t *ctx);
 /* Charges what was generated since the last time, overdrawing if need be. */
 void ngx_http_moe_limit_generated(ngx_http_moe_ctx_t *ctx);
 
-/* The request is over.  What failed before its first token costs nothing. */
+/* The request is over.  What was refused, or failed before it was admitted or
+ * before its first token, costs nothing. */
 void ngx_http_moe_limit_ended(ngx_http_moe_ctx_t *ctx);
 
 /* Adds OpenAI's x-ratelimit-* headers, where there is a limit. */

@@ -21,7 +21,7 @@ END
     ['busy', 'moe_limit_tokens zone=busy;'];
 my $zones = <<'END';
 moe_limit_tokens_zone $http_x_who zone=exact:1m rate=1000t/h;
-moe_limit_tokens_zone $http_x_other zone=other:1m rate=1000000t/h;
+moe_limit_tokens_zone $http_x_other zone=other:1m rate=1000t/h;
 moe_limit_tokens_zone $http_x_who zone=small:32k rate=1000t/h;
 moe_limit_tokens_zone $http_x_who$http_x_who$http_x_who$http_x_who$http_x_who$http_x_who$http_x_who
     zone=full:32k rate=1000t/h;
@@ -138,9 +138,15 @@ uses('too long', 0, sub {
     is(ask('exact', $_[0], { prompt => 'a', max_tokens => 5000 })->{status}, 400, 'too long');
     return 0 });
 uses('one of several too long', 0, sub {
-    is(ask('exact', $_[0], { prompt => ['a', [(5) x 3000]], max_tokens => 1 })->{status}, 429,
-       'one of several too long for the limit');
+    my $client = stream($server, '/exact/v1/completions',
+        long_body(50, prompt => ['a', 'a b ' x 200_000]), headers => { 'X-Who' => $_[0] });
+    is($client->{head}{status}, 400, 'one of several too long');
+    $client->close;
     return 0 });
+uses('a body much larger than its prompt', 1, sub {
+    my $answer = post($server, '/exact/v1/completions',
+        json_encode({ model => 'demo', %tiny }) . ' ' x 9000, headers => { 'X-Who' => $_[0] });
+    return total($answer) });
 
 # Refused on arrival: by what the body promises.
 sub is_refused {
@@ -161,12 +167,12 @@ sub is_refused {
 ask('exact', 'carol', { prompt => $long, max_tokens => 500, ignore_eos => \1 });
 my $before = left('carol');
 my $refused = ask('exact', 'carol', { prompt => 'a' x 4000, max_tokens => 1 });
-is_refused($refused, 'on arrival', qr/^the request has 10\d\d tokens, the limit is 1000$/);
+is_refused($refused, 'on arrival', qr/^the request needs 1000 tokens, of the limit of 1000/);
 is($refused->{left}, $before - $probe, 'on arrival: what is left');
 my $size = 4 * ($before - $probe);
 $refused = ask('exact', 'carol', { prompt => 'a' x $size, max_tokens => 1 });
 is_refused($refused, 'on arrival, once it fits',
-           qr/^the request has \d+ tokens, of the limit of 1000 tokens \d+ are left: try again/);
+           qr/^the request needs \d+ tokens, of the limit of 1000 tokens \d+ are left: try again/);
 cmp_ok($refused->{headers}{'retry-after'}, '>', 3600, 'on arrival: after the advance');
 is(left('carol'), $before - $probe, 'on arrival: a refusal costs nothing');
 
@@ -174,7 +180,7 @@ is(left('carol'), $before - $probe, 'on arrival: a refusal costs nothing');
 my %ids = (prompt => [(5) x 900], max_tokens => 1);
 ask('exact', 'dave', { prompt => 'a', max_tokens => 200, ignore_eos => \1 });
 $before = left('dave');
-is_refused(ask('exact', 'dave', \%ids), 'admitted', qr/^the request has 900 tokens, of the limit/);
+is_refused(ask('exact', 'dave', \%ids), 'admitted', qr/^the request needs 900 tokens, of the limit/);
 for my $path (qw(exact pinged)) {
     my $client = stream($server, "/$path/v1/completions", \%ids, headers => { 'X-Who' => 'dave' });
     is($client->{head}{status}, 429, "admitted: no stream in $path");
@@ -192,7 +198,7 @@ is($client->read_head->{status}, 429, 'admitted: then a refusal');
 $client->close;
 is(left('dave'), $before - $probe, 'admitted: a refusal costs nothing');
 is_refused(ask('exact', 'erin', { prompt => [(5) x 1001], max_tokens => 1 }), 'larger than any',
-           qr/^the request has 1001 tokens, the limit is 1000$/);
+           qr/^the request needs 1001 tokens, the limit is 1000$/);
 is(left('erin'), 1000, 'larger than any: costs nothing');
 
 # An answer that has begun is finished, and what it overdraws is owed.
@@ -219,7 +225,7 @@ is(left('grace'), 1000 - total($answer), 'two zones: the other one');
 is(ask('either', 'trudy', long_body(5), 'X-Other' => 'trudy')->{headers}
    {'x-ratelimit-limit-tokens'}, 120, 'two zones: in any order');
 is_refused(ask('both', 'grace', { prompt => 'a' x 500, max_tokens => 1 }, %grace), 'two zones',
-           qr/limit is 120/);
+           qr/limit of 120/);
 is(left('grace'), 1000 - total($answer) - $probe, 'two zones: the other one is not charged');
 $answer = ask('both', '', long_body(5), %grace);
 is($answer->{headers}{'x-ratelimit-limit-tokens'}, 120, 'two zones: one key is empty');
