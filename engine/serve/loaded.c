@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/core/memory.h"
+
 #define DEFAULT_KV_CACHE (1ull << 30)
 #define DEFAULT_BATCH_TOKENS 512u
 #define DEFAULT_BATCH_SEQUENCES 64u
@@ -50,6 +52,28 @@ static uint32_t or_default(uint32_t value, uint32_t otherwise)
 }
 
 
+/* Memory for cache blocks.  Refused when it does not fit beside the weights: the kernel would hand
+ * it out all the same, and kill the engine when it is used. */
+static int measure_cache(const moe_model_t *model, uint64_t wanted, uint64_t *bytes,
+                         moe_error_t *error)
+{
+    uint64_t available = moe_memory_available(), weights = moe_tensors_bytes(model->tensors);
+    uint64_t left = available > weights ? available - weights : 0;
+
+    *bytes = wanted;
+    if (wanted == 0) {
+        *bytes = left / 2 < DEFAULT_KV_CACHE ? left / 2 : DEFAULT_KV_CACHE;
+    }
+    if (left == 0 || *bytes > left) {
+        return moe_fail(error, MOE_LIMIT, "too little memory: the weights take %llu MiB, kv_cache"
+                        " %llu MiB, and %llu MiB are available",
+                        (unsigned long long) (weights >> 20), (unsigned long long) (*bytes >> 20),
+                        (unsigned long long) (available >> 20));
+    }
+    return 0;
+}
+
+
 static int open_forward(moe_loaded_t *loaded, const moe_engine_options_t *options,
                         moe_forward_options_t *forward, moe_error_t *error)
 {
@@ -59,8 +83,10 @@ static int open_forward(moe_loaded_t *loaded, const moe_engine_options_t *option
         return moe_fail(error, MOE_INVALID, "context %u exceeds the %u tokens that the model was"
                         " made for (max_position_embeddings)", options->context, longest);
     }
+    if (measure_cache(loaded->model, options->kv_cache, &forward->cache_bytes, error) != 0) {
+        return -1;
+    }
     forward->threads = options->threads ? options->threads : moe_cpu_count();
-    forward->cache_bytes = options->kv_cache ? options->kv_cache : DEFAULT_KV_CACHE;
     forward->context = or_default(options->context, longest);
     forward->batch_rows = or_default(options->batch_tokens, DEFAULT_BATCH_TOKENS);
     forward->batch_sequences = or_default(options->batch_sequences, DEFAULT_BATCH_SEQUENCES);

@@ -679,10 +679,12 @@ static void test_no_model(void **state)
     static const struct {
         const char *model;
         uint32_t context;
+        uint64_t kv_cache;
         const char *says;
     } cases[] = {
-        { "/nonexistent", 0, "/nonexistent" },
-        { MODEL, 4096, "max_position_embeddings" }
+        { "/nonexistent", 0, 0, "/nonexistent" },
+        { MODEL, 4096, 0, "max_position_embeddings" },
+        { MODEL, 512, 1ull << 46, "kv_cache 67108864 MiB, and " }
     };
     answer_t *answer = calloc(1, sizeof(*answer));
     moe_request_t request = text_request(QUESTION, 5);
@@ -690,7 +692,8 @@ static void test_no_model(void **state)
     assert_non_null(answer);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         moe_engine_options_t options = {
-            .model = cases[i].model, .context = cases[i].context, .sink = &sink, .threads = 1
+            .model = cases[i].model, .context = cases[i].context, .kv_cache = cases[i].kv_cache,
+            .sink = &sink, .threads = 1
         };
         moe_state_t snapshot;
         moe_error_t error;
