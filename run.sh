@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds ngx_http_moe and runs it.
 #
-#   ./run.sh [MODEL]      serve MODEL (a directory in Hugging Face format; default: the demo model)
-#                         on http://127.0.0.1:8080; PORT, THREADS and CONTEXT in the
+#   ./run.sh [MODEL]      serve MODEL (a directory in Hugging Face format or a GGUF file; default:
+#                         the demo model) on http://127.0.0.1:8080; PORT, THREADS and CONTEXT in the
 #                         environment change the port, the engine's threads and its context
 #   ./run.sh test         build and run all tests
 #   ./run.sh sanitize     unit and server tests with ASan and UBSan
@@ -72,11 +72,22 @@ build() {
     make -s -j"$(nproc)" all
 }
 
+# What a model is told by: its GGUF file, config.json, or the GGUF file of its directory.
+model_file() {
+    for file in "$1" "$1/config.json" "$1"/*.gguf; do
+        if [ -f "$file" ]; then
+            printf '%s' "$file"
+            return
+        fi
+    done
+    return 1
+}
+
 # nginx's workers and the engine run as an ordinary user who can read the model; where nobody can
 # (a checkout in root's home), as the owner of the checkout.
 choose_user() {
     for user in www-data nobody "$(stat -c %U .)"; do
-        if setpriv --reuid "$user" --clear-groups test -r "$1/config.json" 2>/dev/null &&
+        if setpriv --reuid "$user" --clear-groups test -r "$(model_file "$1")" 2>/dev/null &&
             setpriv --reuid "$user" --clear-groups test -x build/moe-engine 2>/dev/null; then
             printf '%s' "$user"
             return
@@ -124,7 +135,8 @@ serve() {
     port=${PORT:-8080}
     demo_model=$PWD/conf/models/nginx-directives-moe
     model=$(realpath -- "${1:-$demo_model}") || exit 1
-    [ -f "$model/config.json" ] || fail "$model: no config.json there, not a model directory"
+    model_file "$model" >/dev/null ||
+        fail "$model: neither a GGUF file nor a directory with a config.json or a GGUF file"
     curl -s -m 2 -o /dev/null "http://127.0.0.1:$port/" &&
         fail "port $port is taken: choose another one, as in PORT=9000 ./run.sh"
     run=build/run/$port

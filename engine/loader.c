@@ -8,13 +8,13 @@
 static const char *weight_data(const moe_weight_t *weight)
 {
     return (const char *) weight->tensor->data
-           + weight->row_offset * weight->columns * moe_dtype_size(weight->tensor->dtype);
+           + moe_dtype_bytes(weight->tensor->dtype, weight->row_offset * weight->columns);
 }
 
 
 static size_t weight_bytes(const moe_weight_t *weight)
 {
-    return (size_t) weight->rows * weight->columns * moe_dtype_size(weight->tensor->dtype);
+    return moe_dtype_bytes(weight->tensor->dtype, (size_t) weight->rows * weight->columns);
 }
 
 
@@ -73,7 +73,6 @@ moe_matrix_t *moe_load_slices(moe_loader_t *loader, const moe_weight_t *weight, 
                               moe_error_t *error)
 {
     const moe_source_t whole = weight_source(weight);
-    const size_t size = moe_dtype_size(whole.dtype);
     moe_source_t *sources = calloc(count, sizeof(*sources));
     moe_matrix_t *matrix;
 
@@ -85,7 +84,8 @@ moe_matrix_t *moe_load_slices(moe_loader_t *loader, const moe_weight_t *weight, 
         const size_t row = first + (size_t) i * step;
 
         sources[i] = whole;
-        sources[i].data = (const char *) whole.data + row * weight->columns * size;
+        sources[i].data = (const char *) whole.data
+                          + moe_dtype_bytes(whole.dtype, row * weight->columns);
         if (transposed) {
             sources[i].row_stride = whole.column_stride;
             sources[i].column_stride = whole.row_stride;

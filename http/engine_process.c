@@ -225,6 +225,7 @@ ngx_http_moe_engine_key(ngx_cycle_t *cycle, ngx_http_moe_main_conf_t *mcf,
     ngx_http_moe_text_format(key, ",%ld,%ld", (long) ccf->user,
                              (long) mcf->engine_uid);
 
+    ngx_http_moe_engine_key_file(key, &model->path, NULL);
     ngx_http_moe_engine_key_file(key, &model->path, "config.json");
     ngx_http_moe_engine_key_file(key, &model->path, "tokenizer.json");
     ngx_http_moe_engine_key_file(key, &model->path, "tokenizer_config.json");
@@ -238,17 +239,22 @@ ngx_http_moe_engine_key(ngx_cycle_t *cycle, ngx_http_moe_main_conf_t *mcf,
 }
 
 
+/* A file of a directory, or the model's file itself. */
+
 static void
-ngx_http_moe_engine_key_file(ngx_http_moe_text_t *key, ngx_str_t *directory,
+ngx_http_moe_engine_key_file(ngx_http_moe_text_t *key, ngx_str_t *model,
     const char *name)
 {
     u_char           path[NGX_MAX_PATH + 1], *last;
     ngx_file_info_t  info;
 
-    last = ngx_snprintf(path, NGX_MAX_PATH, "%V/%s", directory, name);
+    last = name ? ngx_snprintf(path, NGX_MAX_PATH, "%V/%s", model, name)
+                : ngx_snprintf(path, NGX_MAX_PATH, "%V", model);
     *last = '\0';
 
-    if (ngx_file_info(path, &info) == NGX_FILE_ERROR) {
+    if (ngx_file_info(path, &info) == NGX_FILE_ERROR
+        || (name == NULL && ngx_is_dir(&info)))
+    {
         ngx_http_moe_text_literal(key, ",-");
         return;
     }

@@ -6,6 +6,7 @@
 
 
 #include "ngx_http_moe_module.h"
+#include "engine/core/model_path.h"
 #include "http/json_text.h"
 #include "http/model.h"
 
@@ -500,28 +501,39 @@ ngx_http_moe_model_name(ngx_conf_t *cf, ngx_str_t *name)
 }
 
 
+/* From here on the path of a GGUF model is that of its file. */
+
 static ngx_int_t
 ngx_http_moe_model_files(ngx_conf_t *cf, ngx_http_moe_model_t *model)
 {
-    u_char           *p;
+    u_char           *p, file[NGX_MAX_PATH];
     ngx_str_t         config;
+    moe_error_t       error;
     ngx_file_info_t   info;
 
     if (ngx_conf_full_name(cf->cycle, &model->path, 0) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (ngx_file_info(model->path.data, &info) == NGX_FILE_ERROR) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           "model \"%V\": directory \"%V\" cannot be used",
-                           &model->name, &model->path);
-        return NGX_ERROR;
-    }
+    switch (moe_model_path((char *) model->path.data, (char *) file,
+                           NGX_MAX_PATH, &error))
+    {
+    case MOE_PATH_GGUF:
+        model->path.len = ngx_strlen(file);
+        model->path.data = ngx_pnalloc(cf->pool, model->path.len + 1);
+        if (model->path.data == NULL) {
+            return NGX_ERROR;
+        }
 
-    if (!ngx_is_dir(&info)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "model \"%V\": \"%V\" is not a directory",
-                           &model->name, &model->path);
+        ngx_memcpy(model->path.data, file, model->path.len + 1);
+        return NGX_OK;
+
+    case MOE_PATH_DIRECTORY:
+        break;
+
+    default:
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "model \"%V\": %s",
+                           &model->name, error.message);
         return NGX_ERROR;
     }
 
@@ -536,7 +548,7 @@ ngx_http_moe_model_files(ngx_conf_t *cf, ngx_http_moe_model_t *model)
 
     if (ngx_file_info(config.data, &info) == NGX_FILE_ERROR) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           "model \"%V\": file \"%V\" cannot be used",
+                           "model \"%V\": neither \"%V\" nor a .gguf file",
                            &model->name, &config);
         return NGX_ERROR;
     }

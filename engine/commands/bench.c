@@ -153,7 +153,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         i++;
     }
     if (a->model == NULL) {
-        return moe_command_usage(&moe_command_bench, "a model directory is needed");
+        return moe_command_usage(&moe_command_bench, "MODEL is needed");
     }
     for (unsigned i = 0; i < a->n_batches; i++) {
         a->largest = a->batches[i] > a->largest ? a->batches[i] : a->largest;

@@ -1,4 +1,4 @@
-/* moe-engine inspect: what a model directory holds, and whether it can be served. */
+/* moe-engine inspect: what a model holds, and whether it can be served. */
 
 #include <stdio.h>
 #include <string.h>
@@ -202,7 +202,7 @@ static int inspect(int argc, char **argv)
         }
     }
     if (directory == NULL) {
-        return moe_command_usage(&moe_command_inspect, "a model directory is needed");
+        return moe_command_usage(&moe_command_inspect, "MODEL is needed");
     }
     moe_mapping_handle_sigbus();
     model = moe_model_open(directory, &error);
@@ -230,6 +230,6 @@ static int inspect(int argc, char **argv)
 const moe_command_t moe_command_inspect = {
     .name = "inspect",
     .usage = "MODEL [--tensors]",
-    .help = "print what a model directory holds and whether it can be served",
+    .help = "print what a model holds and whether it can be served",
     .run = inspect
 };

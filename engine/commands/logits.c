@@ -44,7 +44,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         i++;
     }
     if (a->directory == NULL || a->tokens == NULL) {
-        return moe_command_usage(&moe_command_logits, "a model directory and --tokens are needed");
+        return moe_command_usage(&moe_command_logits, "MODEL and --tokens are needed");
     }
     return 0;
 }

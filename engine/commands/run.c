@@ -134,7 +134,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         i++;
     }
     if (a->model == NULL || (a->prompt == NULL) == (a->chat == NULL)) {
-        return moe_command_usage(&moe_command_run, "a model directory and one of -p and --chat"
+        return moe_command_usage(&moe_command_run, "MODEL and one of -p and --chat"
                                  " are needed");
     }
     return 0;

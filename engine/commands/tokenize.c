@@ -5,6 +5,7 @@
 
 #include "engine/commands/commands.h"
 #include "engine/core/json.h"
+#include "engine/serve/texts.h"
 #include "engine/text/detokenizer.h"
 
 
@@ -57,15 +58,15 @@ static int print_ids(const moe_tokenizer_t *tokenizer, const moe_ids_t *ids, moe
 }
 
 
-static int tokenize(const char *directory, const char *string, int special, unsigned flags,
+static int tokenize(const char *path, const char *string, int special, unsigned flags,
                     moe_error_t *error)
 {
-    moe_tokenizer_t *tokenizer = moe_tokenizer_load(directory, error);
+    moe_tokenizer_t *tokenizer;
     moe_text_t text = { 0 };
     moe_ids_t ids = { 0 };
     int rc = -1;
 
-    if (tokenizer == NULL) {
+    if (moe_texts_open(path, &tokenizer, NULL, error) != 0) {
         return -1;
     }
     if (moe_text_append(&text, string, strlen(string), special, error) == 0

@@ -1,10 +1,12 @@
 /*
- * Packing turns [row][column] into [panel][column][16 rows].  A work item is one panel: 16 rows are
- * read side by side and the panel is written from front to end.
+ * Packing turns [row][column] into [panel][column][16 rows].  A work item is one panel: 16 rows of
+ * plain numbers are read side by side and the panel is written from front to end; rows of a block
+ * format are read block by block.
  */
 
 #include "engine/device/cpu_pack.h"
 
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/vector.h"
 
 typedef struct {
@@ -13,18 +15,20 @@ typedef struct {
 } pack_job_t;
 
 
+/* Block formats become bf16, which takes half of f32's memory: a number moves by 1/512 of itself at
+ * most, which is a quarter of the step of Q8_0, the finest of them; MXFP4 is exact. */
 static moe_element_t element_of(moe_dtype_t dtype)
 {
-    return dtype == MOE_BF16 ? MOE_ELEMENT_BF16
+    return dtype == MOE_F32 ? MOE_ELEMENT_F32
            : dtype == MOE_F16 ? MOE_ELEMENT_F16
-                              : MOE_ELEMENT_F32;
+                              : MOE_ELEMENT_BF16;
 }
 
 
 moe_element_t moe_pack_element(const moe_source_t *sources, uint32_t count)
 {
     for (uint32_t i = 1; i < count; i++) {
-        if (sources[i].dtype != sources[0].dtype) {
+        if (element_of(sources[i].dtype) != element_of(sources[0].dtype)) {
             return MOE_ELEMENT_F32;
         }
     }
@@ -35,19 +39,6 @@ moe_element_t moe_pack_element(const moe_source_t *sources, uint32_t count)
 size_t moe_pack_element_size(moe_element_t element)
 {
     return element == MOE_ELEMENT_F32 ? sizeof(float) : sizeof(uint16_t);
-}
-
-
-static float widen(const moe_source_t *source, size_t index)
-{
-    switch (source->dtype) {
-    case MOE_BF16:
-        return f32_from_bf16(((const uint16_t *) source->data)[index]);
-    case MOE_F16:
-        return f32_from_f16(((const uint16_t *) source->data)[index]);
-    default:
-        return ((const float *) source->data)[index];
-    }
 }
 
 
@@ -67,13 +58,69 @@ MOE_INLINE void copy_panel(const moe_source_t *source, const size_t size, size_t
 }
 
 
-static void widen_panel(const moe_source_t *source, size_t row, size_t rows, size_t columns,
-                        float *panel)
+static const void *element_at(const moe_source_t *source, size_t index)
 {
+    return (const char *) source->data + moe_dtype_bytes(source->dtype, index);
+}
+
+
+static void put(char *panel, moe_element_t element, size_t index, float value)
+{
+    if (element == MOE_ELEMENT_F32) {
+        ((float *) panel)[index] = value;
+    } else {
+        ((uint16_t *) panel)[index] = bf16_from_f32(value);
+    }
+}
+
+
+/* Rows that are stored one behind the other, block by block. */
+static void convert_rows(const moe_source_t *source, moe_element_t element, size_t row, size_t rows,
+                         size_t columns, char *panel)
+{
+    const size_t block = moe_dtype_block(source->dtype);
+    float values[MOE_BLOCK_LIMIT];
+
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < columns; c += block) {
+            moe_widen(source->dtype, element_at(source, (row + r) * source->row_stride + c), block,
+                      values);
+            for (size_t i = 0; i < block; i++) {
+                put(panel, element, (c + i) * MOE_PANEL + r, values[i]);
+            }
+        }
+    }
+}
+
+
+/* A transposed source: the panel's rows lie side by side, in one block of every column. */
+static void convert_columns(const moe_source_t *source, moe_element_t element, size_t row,
+                            size_t rows, size_t columns, char *panel)
+{
+    const size_t block = moe_dtype_block(source->dtype), skipped = row % block;
+    float values[MOE_BLOCK_LIMIT];
+
+    for (size_t c = 0; c < columns; c++) {
+        moe_widen(source->dtype, element_at(source, c * source->column_stride + row - skipped),
+                  block, values);
+        for (size_t r = 0; r < rows; r++) {
+            put(panel, element, c * MOE_PANEL + r, values[skipped + r]);
+        }
+    }
+}
+
+
+static void convert_elements(const moe_source_t *source, moe_element_t element, size_t row,
+                             size_t rows, size_t columns, char *panel)
+{
+    float value;
+
     for (size_t c = 0; c < columns; c++) {
         for (size_t r = 0; r < rows; r++) {
-            panel[c * MOE_PANEL + r] = widen(source, (row + r) * source->row_stride
-                                                         + c * source->column_stride);
+            moe_widen(source->dtype, element_at(source, (row + r) * source->row_stride
+                                                            + c * source->column_stride),
+                      1, &value);
+            put(panel, element, c * MOE_PANEL + r, value);
         }
     }
 }
@@ -82,8 +129,12 @@ static void widen_panel(const moe_source_t *source, size_t row, size_t rows, siz
 static void pack_panel(const moe_source_t *source, moe_element_t element, size_t row, size_t rows,
                        size_t columns, char *panel)
 {
-    if (element != element_of(source->dtype)) {
-        widen_panel(source, row, rows, columns, (float *) panel);
+    if (moe_dtype_block(source->dtype) > 1 && source->column_stride == 1) {
+        convert_rows(source, element, row, rows, columns, panel);
+    } else if (moe_dtype_block(source->dtype) > 1) {
+        convert_columns(source, element, row, rows, columns, panel);
+    } else if (element != element_of(source->dtype)) {
+        convert_elements(source, element, row, rows, columns, panel);
     } else if (element == MOE_ELEMENT_F32) {
         copy_panel(source, sizeof(float), row, rows, columns, panel);
     } else if (rows == MOE_PANEL) {

@@ -14,7 +14,7 @@ struct moe_matrix_s {
     char *data;
 };
 
-/* The type that all sources can be packed in without loss. */
+/* What the sources are packed as: plain types without loss, block formats rounded to bf16. */
 moe_element_t moe_pack_element(const moe_source_t *sources, uint32_t count);
 size_t moe_pack_element_size(moe_element_t element);
 

@@ -26,7 +26,8 @@ typedef struct moe_device_s moe_device_t;
 typedef struct moe_matrix_s moe_matrix_t;
 
 /* A matrix in host memory: element (r, c) lies at data[r * row_stride + c * column_stride], so that
- * slices and transposed ones need no copy. */
+ * slices and transposed ones need no copy.  Of a block format's strides one is 1, the other a whole
+ * number of blocks. */
 typedef struct {
     const void *data;
     moe_dtype_t dtype;
@@ -88,7 +89,8 @@ typedef struct {
     /* Zeroed memory that lives as long as the device.  NULL with MOE_LIMIT. */
     void *(*allocate)(moe_device_t *device, size_t size, moe_error_t *error);
 
-    /* Packs `count` matrices, in parallel.  Sources of different types are widened to f32.
+    /* Packs `count` matrices, in parallel.  Block formats are rounded to bf16; sources that would
+     * be packed differently are widened to f32.
      * Lives as long as the device.  NULL with MOE_LIMIT. */
     moe_matrix_t *(*pack)(moe_device_t *device, const moe_source_t *sources, uint32_t count,
                           uint32_t rows, uint32_t columns, moe_error_t *error);

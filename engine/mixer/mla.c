@@ -86,11 +86,38 @@ static size_t mla_scratch_floats(const moe_layer_t *layer, const moe_mixer_env_t
 }
 
 
+/* The heads' key and value projections, out of whichever form the checkpoint has them in. */
+static int load_keys_and_values(mla_t *self, moe_loader_t *loader, moe_error_t *error)
+{
+    const moe_mla_t *m = self->mla;
+    const int apart = m->k_b.tensor != NULL;
+    const uint32_t step = m->nope + m->value;
+
+    if (apart) {
+        self->key = moe_load_slices(loader, &m->k_b, m->heads, 0, m->kv_lora, m->kv_lora, 0, error);
+        self->value = self->key == NULL ? NULL
+                      : moe_load_slices(loader, &m->v_b, m->heads, 0, m->value, m->value, 0, error);
+    } else {
+        self->key = moe_load_slices(loader, &m->kv_b, m->heads, 0, step, m->nope, 1, error);
+        self->value = self->key == NULL ? NULL
+                      : moe_load_slices(loader, &m->kv_b, m->heads, m->nope, step, m->value, 0,
+                                        error);
+    }
+    if (self->value == NULL) {
+        return -1;
+    }
+    moe_load_done(loader, apart ? &m->k_b : &m->kv_b);
+    if (apart) {
+        moe_load_done(loader, &m->v_b);
+    }
+    return 0;
+}
+
+
 static int load_weights(mla_t *self, const moe_mixer_env_t *env, moe_error_t *error)
 {
     const moe_mla_t *m = self->mla;
     moe_loader_t *loader = env->loader;
-    const uint32_t step = m->nope + m->value;
 
     if ((m->q_lora
          && ((self->q_a = moe_load_matrix(loader, &m->q_a, error)) == NULL
@@ -98,14 +125,10 @@ static int load_weights(mla_t *self, const moe_mixer_env_t *env, moe_error_t *er
         || (self->q_b = moe_load_matrix(loader, &m->q_b, error)) == NULL
         || (self->kv_a = moe_load_matrix(loader, &m->kv_a, error)) == NULL
         || (self->kv_norm = moe_load_vector(loader, &m->kv_norm, error)) == NULL
-        || (self->key = moe_load_slices(loader, &m->kv_b, m->heads, 0, step, m->nope, 1, error))
-               == NULL
-        || (self->value = moe_load_slices(loader, &m->kv_b, m->heads, m->nope, step, m->value, 0,
-                                          error)) == NULL)
+        || load_keys_and_values(self, loader, error) != 0)
     {
         return -1;
     }
-    moe_load_done(loader, &m->kv_b);
     self->output = moe_load_matrix(loader, &m->output, error);
     return self->output ? 0 : -1;
 }

@@ -14,6 +14,23 @@ int moe_model_take_weight(moe_model_t *model, moe_error_t *error, moe_weight_t *
                           uint32_t rows, uint32_t columns, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 
+/*
+ * Takes `count` matrices [rows, columns] as one: a tensor [count, rows, columns], of which matrix i
+ * is rows i * rows to (i + 1) * rows of *weight.  0 or -1.
+ */
+int moe_model_take_parts(moe_model_t *model, moe_error_t *error, moe_weight_t *weight,
+                         uint32_t count, uint32_t rows, uint32_t columns, const char *format, ...)
+    __attribute__((format(printf, 7, 8)));
+
+/*
+ * Takes the same matrix [rows, columns] of `count` experts: the tensors "PREFIX0.NAME" and so on, or
+ * "PREFIXNAME" [count, rows, columns] where the files hold all experts in one.  The weight of expert
+ * e lies e * step bytes behind `first`.  0 or -1.
+ */
+int moe_model_take_experts(moe_model_t *model, moe_error_t *error, moe_weight_t *first, size_t step,
+                           uint32_t count, uint32_t rows, uint32_t columns, const char *prefix,
+                           const char *name);
+
 /* Takes the vector [size], widens it to f32 and counts its parameters; NaN and infinity are
  * refused.  0 or -1. */
 int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *vector,
@@ -23,5 +40,9 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
 /* Reads generation_config.json and collects the EOS ids; model->vocabulary must be set. */
 int moe_model_read_generation(moe_model_t *model, const char *directory, const json_t *config,
                               moe_error_t *error);
+
+/* The same from the metadata of the GGUF file `where`. */
+int moe_model_read_gguf_generation(moe_model_t *model, const json_t *metadata, const char *where,
+                                   moe_error_t *error);
 
 #endif

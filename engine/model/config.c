@@ -7,6 +7,7 @@
 
 void moe_config_fail(moe_config_t *config, const char *key, const char *format, ...)
 {
+    const char *name = json_string_value(json_object_get(config->names, key));
     char what[256];
     va_list args;
 
@@ -17,7 +18,11 @@ void moe_config_fail(moe_config_t *config, const char *key, const char *format, 
     va_start(args, format);
     vsnprintf(what, sizeof(what), format, args);
     va_end(args);
-    moe_fail(config->error, MOE_BAD_MODEL, "%s: %.100s: %s", config->where, key, what);
+    moe_fail(config->error, MOE_BAD_MODEL, "%.100s: %s", name != NULL ? name : key, what);
+    if (config->section != NULL && name == NULL) {
+        moe_fail_in(config->error, "%s", config->section);
+    }
+    moe_fail_in(config->error, "%s", config->where);
 }
 
 
@@ -124,17 +129,18 @@ const char *moe_config_string_or(moe_config_t *config, const char *key, const ch
 }
 
 
-moe_config_t moe_config_object(moe_config_t *config, const char *key, const char *where)
+moe_config_t moe_config_object(moe_config_t *config, const char *key)
 {
-    json_t *value = moe_config_get(config, key);
+    moe_config_t object = *config;
 
-    if (value != NULL && !json_is_object(value)) {
+    object.object = moe_config_get(config, key);
+    object.section = key;
+    if (object.object != NULL && !json_is_object(object.object)) {
         moe_config_fail(config, key, "not an object");
-        value = NULL;
+        object.object = NULL;
+        object.failed = 1;
     }
-    return (moe_config_t) {
-        .object = value, .where = where, .error = config->error, .failed = config->failed
-    };
+    return object;
 }
 
 

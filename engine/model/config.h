@@ -1,6 +1,9 @@
 /*
  * Typed, bounded reading of JSON objects that describe a model.
  *
+ * A config that was put together from another file's metadata says in `names` where its keys came
+ * from, so that messages name what is in that file.
+ *
  * The first problem is kept and makes the whole read failed; later getters then return harmless
  * values.  So a family reads all its keys in a row and asks once at the end.  Messages read
  * "config.json: key: what".  A key whose value is null counts as absent.
@@ -16,7 +19,9 @@
 
 typedef struct {
     const json_t *object;       /* NULL: as if empty */
-    const char *where;          /* "config.json", "config.json: rope_scaling" */
+    const char *where;          /* the file: "config.json" */
+    const char *section;        /* where `object` lies in it: "rope_scaling"; NULL: on top */
+    const json_t *names;        /* key -> the file's own name for it; NULL: the same */
     moe_error_t *error;
     int failed;
 } moe_config_t;
@@ -39,10 +44,10 @@ int moe_config_bool_or(moe_config_t *config, const char *key, int otherwise);
 /* Borrowed from the object, never NULL unless `otherwise` is. */
 const char *moe_config_string_or(moe_config_t *config, const char *key, const char *otherwise);
 
-/* The object under `key`, empty when absent; `where` is the text for its messages. */
-moe_config_t moe_config_object(moe_config_t *config, const char *key, const char *where);
+/* The object under `key` (which must outlive it), empty when absent. */
+moe_config_t moe_config_object(moe_config_t *config, const char *key);
 
-/* Notes a failure "where: key: what"; the first one wins. */
+/* Notes a failure "where: section: key: what"; the first one wins. */
 void moe_config_fail(moe_config_t *config, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -181,10 +181,9 @@ static int is_moe_layer(const settings_t *s, uint32_t i)
 }
 
 
-static int read_settings(settings_t *s, const moe_family_t *family, const json_t *object,
-                         moe_error_t *error)
+static int read_settings(settings_t *s, const moe_family_t *family, const moe_config_t *source)
 {
-    moe_config_t config = { .object = object, .where = "config.json", .error = error };
+    moe_config_t config = *source;
     const char *activation;
 
     *s = (settings_t) { 0 };
@@ -211,11 +210,11 @@ static int read_settings(settings_t *s, const moe_family_t *family, const json_t
 }
 
 
-static int check(const moe_family_t *family, const json_t *config, moe_error_t *error)
+static int check(const moe_family_t *family, const moe_config_t *config)
 {
     settings_t settings;
 
-    return read_settings(&settings, family, config, error);
+    return read_settings(&settings, family, config);
 }
 
 
@@ -234,6 +233,30 @@ static int build_ffn(moe_model_t *model, moe_ffn_t *ffn, uint32_t width, const c
 }
 
 
+static int build_experts(moe_model_t *model, moe_block_t *block, uint32_t experts,
+                         const char *prefix, moe_error_t *error)
+{
+    const uint32_t hidden = model->hidden, width = block->width;
+    const size_t step = sizeof(moe_ffn_t);
+    moe_ffn_t *first;
+
+    first = moe_model_allocate(model, experts, sizeof(moe_ffn_t), error);
+    if (first == NULL) {
+        return -1;
+    }
+    block->experts = first;
+    for (uint32_t e = 0; e < experts; e++) {
+        first[e].width = width;
+    }
+    return moe_model_take_experts(model, error, &first->gate, step, experts, width, hidden, prefix,
+                                  "gate_proj.weight")
+           || moe_model_take_experts(model, error, &first->up, step, experts, width, hidden, prefix,
+                                     "up_proj.weight")
+           || moe_model_take_experts(model, error, &first->down, step, experts, hidden, width,
+                                     prefix, "down_proj.weight") ? -1 : 0;
+}
+
+
 static int build_moe(moe_model_t *model, moe_block_t *block, const settings_t *s,
                      const char *prefix, moe_error_t *error)
 {
@@ -248,15 +271,9 @@ static int build_moe(moe_model_t *model, moe_block_t *block, const settings_t *s
     {
         return -1;
     }
-    block->experts = moe_model_allocate(model, experts, sizeof(moe_ffn_t), error);
-    if (block->experts == NULL) {
+    snprintf(name, sizeof(name), "%sexperts.", prefix);
+    if (build_experts(model, block, experts, name, error) != 0) {
         return -1;
-    }
-    for (uint32_t e = 0; e < experts; e++) {
-        snprintf(name, sizeof(name), "%sexperts.%u.", prefix, e);
-        if (build_ffn(model, &block->experts[e], s->expert_width, name, error) != 0) {
-            return -1;
-        }
     }
     snprintf(name, sizeof(name), "%sshared_experts.", prefix);
     return s->shared_width == 0 ? 0
@@ -282,6 +299,27 @@ static int build_queries(moe_model_t *model, moe_mla_t *mla, const char *prefix,
 }
 
 
+/* In one tensor or in two; where a file holds both forms, the second needs no transposing. */
+static int build_keys_and_values(moe_model_t *model, moe_mla_t *mla, const char *prefix,
+                                 moe_error_t *error)
+{
+    char name[128];
+
+    snprintf(name, sizeof(name), "%sk_b_proj.weight", prefix);
+    if (moe_tensors_find(model->tensors, name) == NULL) {
+        return moe_model_take_weight(model, error, &mla->kv_b,
+                                     mla->heads * (mla->nope + mla->value), mla->kv_lora,
+                                     "%skv_b_proj.weight", prefix);
+    }
+    snprintf(name, sizeof(name), "%skv_b_proj.weight", prefix);
+    moe_tensors_ignore(model->tensors, name);
+    return moe_model_take_parts(model, error, &mla->k_b, mla->heads, mla->kv_lora, mla->nope,
+                                "%sk_b_proj.weight", prefix)
+           || moe_model_take_parts(model, error, &mla->v_b, mla->heads, mla->value, mla->kv_lora,
+                                   "%sv_b_proj.weight", prefix) ? -1 : 0;
+}
+
+
 static int build_attention(moe_model_t *model, moe_mla_t *mla, const char *prefix,
                            moe_error_t *error)
 {
@@ -292,8 +330,7 @@ static int build_attention(moe_model_t *model, moe_mla_t *mla, const char *prefi
                                  model->hidden, "%skv_a_proj_with_mqa.weight", prefix) != 0
         || moe_model_take_vector(model, error, &mla->kv_norm, mla->kv_lora,
                                  "%skv_a_layernorm.weight", prefix) != 0
-        || moe_model_take_weight(model, error, &mla->kv_b, mla->heads * (mla->nope + mla->value),
-                                 mla->kv_lora, "%skv_b_proj.weight", prefix) != 0
+        || build_keys_and_values(model, mla, prefix, error) != 0
         || moe_model_take_weight(model, error, &mla->output, model->hidden,
                                  mla->heads * mla->value, "%so_proj.weight", prefix) != 0)
     {
@@ -334,7 +371,7 @@ static void ignore_mtp_layers(moe_model_t *model)
 
     for (uint32_t i = model->n_layers; i < 2 * LAYERS_LIMIT; i++) {
         snprintf(name, sizeof(name), "model.layers.%u.eh_proj.weight", i);
-        if (!moe_tensors_has(model->tensors, name)) {
+        if (moe_tensors_find(model->tensors, name) == NULL) {
             return;
         }
         snprintf(name, sizeof(name), "model.layers.%u.", i);
@@ -397,23 +434,23 @@ static int fill_shapes(moe_model_t *model, const settings_t *s, moe_error_t *err
 }
 
 
-static int describe(const moe_family_t *family, moe_model_t *model, const json_t *config,
+static int describe(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
                     moe_error_t *error)
 {
     settings_t s;
 
-    return read_settings(&s, family, config, error) != 0 || fill_shapes(model, &s, error) != 0
+    return read_settings(&s, family, config) != 0 || fill_shapes(model, &s, error) != 0
            ? -1 : 0;
 }
 
 
-static int build(const moe_family_t *family, moe_model_t *model, const json_t *config,
+static int build(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
                  moe_error_t *error)
 {
     settings_t s;
     uint64_t n_moe = 0;
 
-    if (read_settings(&s, family, config, error) != 0) {
+    if (read_settings(&s, family, config) != 0) {
         return -1;
     }
     if (fill_shapes(model, &s, error) != 0 || build_ends(model, &s, error) != 0) {

@@ -10,15 +10,17 @@ moe_model_t *moe_model_describe(const json_t *config, moe_error_t *error)
 {
     moe_model_t *model = calloc(1, sizeof(*model));
     json_t *shapes = json_copy((json_t *) (uintptr_t) config);
+    moe_config_t source = { .where = "config.json", .error = error };
     const moe_family_t *family = NULL;
 
     if (model == NULL || shapes == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory for the model's description");
     } else {
         json_object_del(shapes, "quantization_config");
-        family = moe_family_find(shapes, error);
+        source.object = shapes;
+        family = moe_family_find(&source);
     }
-    if (family == NULL || family->describe(family, model, shapes, error) != 0) {
+    if (family == NULL || family->describe(family, model, &source, error) != 0) {
         moe_model_close(model);
         model = NULL;
     } else {

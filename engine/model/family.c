@@ -31,9 +31,9 @@ static const char *const neutral_keys[] = {
 };
 
 
-const moe_family_t *moe_family_find(const json_t *config, moe_error_t *error)
+const moe_family_t *moe_family_find(const moe_config_t *config)
 {
-    moe_config_t read = { .object = config, .where = "config.json", .error = error };
+    moe_config_t read = *config;
     const char *model_type = moe_config_string_or(&read, "model_type", NULL);
     const moe_family_t *family = NULL;
     const json_t *quantization;

@@ -1,7 +1,7 @@
 /*
  * generation_config.json: sampling defaults, and the ids that end an answer.  Checkpoints name
  * those in up to three files which often disagree; the union is right, because an id that one of
- * them calls an end is one, and a missed end is an endless answer.
+ * them calls an end is one, and a missed end is an endless answer.  In GGUF both are metadata.
  */
 
 #include <stdlib.h>
@@ -166,4 +166,56 @@ int moe_model_read_generation(moe_model_t *model, const char *directory, const j
     }
     read_eos(model, &config);
     return config.failed ? -1 : read_tokenizer_files(model, directory, error);
+}
+
+
+static void set_named(json_t *object, json_t *names, const json_t *metadata, const char *key,
+                      const char *stored)
+{
+    json_object_set(object, key, json_object_get(metadata, stored));
+    json_object_set_new(names, key, json_string(stored));
+}
+
+
+/* The ids that end a text, a turn or a message. */
+static void read_gguf_eos(moe_model_t *model, moe_config_t *config)
+{
+    static const char *const keys[] = {
+        "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"
+    };
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        if (moe_config_get(config, keys[i]) != NULL) {
+            uint32_t id = moe_config_uint(config, keys[i], 0, model->vocabulary - 1);
+
+            if (!config->failed) {
+                add_eos(model, config, id);
+            }
+        }
+    }
+}
+
+
+int moe_model_read_gguf_generation(moe_model_t *model, const json_t *metadata, const char *where,
+                                   moe_error_t *error)
+{
+    moe_config_t config = { .object = metadata, .where = where, .error = error }, sampling = config;
+    json_t *object = json_object(), *names = json_object();
+
+    set_named(object, names, metadata, "temperature", "general.sampling.temp");
+    set_named(object, names, metadata, "top_p", "general.sampling.top_p");
+    set_named(object, names, metadata, "top_k", "general.sampling.top_k");
+    set_named(object, names, metadata, "min_p", "general.sampling.min_p");
+    set_named(object, names, metadata, "repetition_penalty", "general.sampling.penalty_repeat");
+    sampling.object = object;
+    sampling.names = names;
+    read_sampling(&model->generation, &sampling);
+    json_decref(object);
+    json_decref(names);
+    model->eos_ids = moe_model_allocate(model, EOS_LIMIT, sizeof(*model->eos_ids), error);
+    if (model->eos_ids == NULL || sampling.failed) {
+        return -1;
+    }
+    read_gguf_eos(model, &config);
+    return config.failed ? -1 : 0;
 }

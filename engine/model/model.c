@@ -1,5 +1,6 @@
 #include "engine/model/model.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,8 +8,9 @@
 #include <string.h>
 
 #include "engine/core/json.h"
+#include "engine/core/model_path.h"
 #include "engine/model/build.h"
-#include "kernels/cpu/half.h"
+#include "engine/model/gguf_config.h"
 
 /* What the descriptors own: a chain of allocations that are freed together. */
 typedef struct memory_block_s memory_block_t;
@@ -57,15 +59,55 @@ int moe_model_take_weight(moe_model_t *model, moe_error_t *error, moe_weight_t *
 }
 
 
-static float element(const moe_tensor_t *tensor, size_t i)
+int moe_model_take_parts(moe_model_t *model, moe_error_t *error, moe_weight_t *weight,
+                         uint32_t count, uint32_t rows, uint32_t columns, const char *format, ...)
 {
-    if (tensor->dtype == MOE_F32) {
-        return ((const float *) tensor->data)[i];
+    const uint64_t shape[3] = { count, rows, columns };
+    char name[256];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(name, sizeof(name), format, args);
+    va_end(args);
+    *weight = (moe_weight_t) { .rows = count * rows, .columns = columns };
+    weight->tensor = moe_tensors_take(model->tensors, error, 3, shape, "%s", name);
+    model->parameters += (uint64_t) count * rows * columns;
+    return weight->tensor != NULL ? 0 : -1;
+}
+
+
+static moe_weight_t *weight_at(moe_weight_t *first, size_t step, uint32_t i)
+{
+    return (void *) ((char *) first + i * step);
+}
+
+
+int moe_model_take_experts(moe_model_t *model, moe_error_t *error, moe_weight_t *first, size_t step,
+                           uint32_t count, uint32_t rows, uint32_t columns, const char *prefix,
+                           const char *name)
+{
+    moe_weight_t all;
+
+    if (!moe_tensors_merges_experts(model->tensors)) {
+        for (uint32_t i = 0; i < count; i++) {
+            if (moe_model_take_weight(model, error, weight_at(first, step, i), rows, columns,
+                                      "%s%u.%s", prefix, i, name) != 0)
+            {
+                return -1;
+            }
+        }
+        return 0;
     }
-    if (tensor->dtype == MOE_F16) {
-        return f32_from_f16(((const uint16_t *) tensor->data)[i]);
+    if (moe_model_take_parts(model, error, &all, count, rows, columns, "%s%s", prefix, name) != 0) {
+        return -1;
     }
-    return f32_from_bf16(((const uint16_t *) tensor->data)[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        *weight_at(first, step, i) = (moe_weight_t) {
+            .tensor = all.tensor, .rows = rows, .columns = columns,
+            .row_offset = (uint64_t) i * rows
+        };
+    }
+    return 0;
 }
 
 
@@ -89,8 +131,8 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
     if (vector->values == NULL) {
         return -1;
     }
+    moe_widen(tensor->dtype, tensor->data, size, vector->values);
     for (uint32_t i = 0; i < size; i++) {
-        vector->values[i] = element(tensor, i);
         if (!isfinite(vector->values[i])) {
             return moe_fail(error, MOE_BAD_MODEL, "%s: element %u is not a finite number", name, i);
         }
@@ -100,41 +142,104 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
 }
 
 
-static int open_model(moe_model_t *model, const char *directory, const json_t *config,
-                      moe_error_t *error)
-{
-    const moe_family_t *family = moe_family_find(config, error);
+/* What a path holds, of either kind. */
+typedef struct {
+    moe_config_t config;
+    json_t *object, *names, *metadata;  /* owned; metadata NULL: a directory */
+    moe_tensors_t *tensors;             /* owned until a model takes it */
+    const moe_family_t *family;
+} source_t;
 
-    if (family == NULL || family->check(family, config, error) != 0) {
+
+static void close_source(source_t *source)
+{
+    json_decref(source->object);
+    json_decref(source->names);
+    json_decref(source->metadata);
+    moe_tensors_close(source->tensors);
+}
+
+
+static int open_gguf(source_t *source, const char *file, moe_error_t *error)
+{
+    source->tensors = moe_tensors_open_gguf(file, &source->metadata, error);
+    if (source->tensors == NULL
+        || moe_gguf_config(&source->config, source->metadata, moe_tensors_source(source->tensors),
+                           source->tensors, error) != 0)
+    {
         return -1;
     }
+    source->object = (json_t *) (uintptr_t) source->config.object;
+    source->names = (json_t *) (uintptr_t) source->config.names;
+    return 0;
+}
+
+
+static int open_directory(source_t *source, const char *directory, moe_error_t *error)
+{
+    source->object = moe_json_load(directory, "config.json", 0, error);
+    source->config = (moe_config_t) {
+        .object = source->object, .where = "config.json", .error = error
+    };
+    return source->object != NULL ? 0 : -1;
+}
+
+
+/* A directory's config is judged before its weights are opened. */
+static int open_source(source_t *source, const char *path, moe_error_t *error)
+{
+    char file[PATH_MAX];
+    int kind = moe_model_path(path, file, sizeof(file), error);
+
+    if (kind == -1
+        || (kind == MOE_PATH_GGUF ? open_gguf(source, file, error)
+                                  : open_directory(source, path, error)) != 0)
+    {
+        return -1;
+    }
+    source->family = moe_family_find(&source->config);
+    if (source->family == NULL || source->family->check(source->family, &source->config) != 0) {
+        return -1;
+    }
+    if (source->tensors == NULL) {
+        source->tensors = moe_tensors_open(path, error);
+    }
+    return source->tensors != NULL ? 0 : -1;
+}
+
+
+static int build_model(moe_model_t *model, source_t *source, const char *path, moe_error_t *error)
+{
+    const moe_family_t *family = source->family;
+
     snprintf(model->family, sizeof(model->family), "%s", family->model_type);
-    model->tensors = moe_tensors_open(directory, error);
-    if (model->tensors == NULL || family->build(family, model, config, error) != 0
+    model->tensors = source->tensors;
+    source->tensors = NULL;
+    if (family->build(family, model, &source->config, error) != 0
         || moe_tensors_check_left_over(model->tensors, error) != 0)
     {
         return -1;
     }
-    return moe_model_read_generation(model, directory, config, error);
+    return source->metadata != NULL
+           ? moe_model_read_gguf_generation(model, source->metadata, source->config.where, error)
+           : moe_model_read_generation(model, path, source->object, error);
 }
 
 
-moe_model_t *moe_model_open(const char *directory, moe_error_t *error)
+moe_model_t *moe_model_open(const char *path, moe_error_t *error)
 {
-    json_t *config = moe_json_load(directory, "config.json", 0, error);
-    moe_model_t *model;
+    source_t source = { 0 };
+    moe_model_t *model = calloc(1, sizeof(*model));
 
-    if (config == NULL) {
-        return NULL;
-    }
-    model = calloc(1, sizeof(*model));
     if (model == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory");
-    } else if (open_model(model, directory, config, error) != 0) {
+    } else if (open_source(&source, path, error) != 0
+               || build_model(model, &source, path, error) != 0)
+    {
         moe_model_close(model);
         model = NULL;
     }
-    json_decref(config);
+    close_source(&source);
     return model;
 }
 
@@ -155,22 +260,11 @@ void moe_model_close(moe_model_t *model)
 }
 
 
-int moe_model_check(const char *directory, moe_error_t *error)
+int moe_model_check(const char *path, moe_error_t *error)
 {
-    json_t *config = moe_json_load(directory, "config.json", 0, error);
-    const moe_family_t *family;
-    moe_tensors_t *tensors;
-    int result = -1;
+    source_t source = { 0 };
+    int result = open_source(&source, path, error);
 
-    if (config == NULL) {
-        return -1;
-    }
-    family = moe_family_find(config, error);
-    if (family != NULL && family->check(family, config, error) == 0) {
-        tensors = moe_tensors_open(directory, error);
-        result = tensors != NULL ? 0 : -1;
-        moe_tensors_close(tensors);
-    }
-    json_decref(config);
+    close_source(&source);
     return result;
 }

@@ -1,20 +1,20 @@
 /*
- * A model: what config.json says, compiled into layer descriptors that forward.c walks.  A family
+ * A model: what its config says, compiled into layer descriptors that forward.c walks.  A family
  * (one file each) reads its own config keys and tensor names; nothing after it knows the family.
  */
 
 #ifndef MOE_MODEL_H
 #define MOE_MODEL_H
 
-#include <jansson.h>
-
+#include "engine/model/config.h"
 #include "engine/model/tensor.h"
 
 /* One weight matrix [rows, columns] = [out, in] of the checkpoint. */
 typedef struct {
     const moe_tensor_t *tensor;
     uint32_t rows, columns;
-    uint64_t row_offset;                /* first row inside the tensor (slices of kv_b_proj) */
+    uint64_t row_offset;                /* first row inside the tensor (slices of kv_b_proj, experts
+                                         * of a tensor that holds all) */
 } moe_weight_t;
 
 /* A vector (norm weights, biases), widened to f32 by the family; owned by the model. */
@@ -36,7 +36,9 @@ typedef struct {
     moe_vector_t q_norm, kv_norm;
     moe_weight_t kv_a;                  /* [kv_lora + rope, H] */
     moe_weight_t kv_b;                  /* [heads * (nope + value), kv_lora]: k_nope and v rows of
-                                         * each head; the mixer takes the slices it needs */
+                                         * each head; the mixer takes the slices it needs.  Empty
+                                         * where the checkpoint holds them in two: */
+    moe_weight_t k_b, v_b;              /* [heads * kv_lora, nope], [heads * value, kv_lora] */
     moe_weight_t output;                /* [H, heads * value] */
 } moe_mla_t;
 
@@ -118,17 +120,17 @@ typedef struct {
     void *memory;                       /* what the descriptors own */
 } moe_model_t;
 
-/* Opens a model directory: config, tensors, descriptors; reads no weights yet.
- * NULL with MOE_BAD_MODEL: the message names file and key or tensor. */
-moe_model_t *moe_model_open(const char *directory, moe_error_t *error);
+/* Opens a model, a directory or a GGUF file (core/model_path.h): config, tensors, descriptors; reads
+ * no weights yet.  NULL with MOE_BAD_MODEL: the message names file and key or tensor. */
+moe_model_t *moe_model_open(const char *path, moe_error_t *error);
 void moe_model_close(moe_model_t *model);
 
 /* The descriptors alone, from a config.json: shapes without weights, no tensors, no parameters
  * counted, however the weights are quantised.  NULL with MOE_BAD_MODEL or MOE_LIMIT. */
 moe_model_t *moe_model_describe(const json_t *config, moe_error_t *error);
 
-/* Only config.json, its family and the headers of the weight files: for `nginx -t`-like checks. */
-int moe_model_check(const char *directory, moe_error_t *error);
+/* Only the config, its family and the headers of the weight files: for `nginx -t`-like checks. */
+int moe_model_check(const char *path, moe_error_t *error);
 
 /* A family: adding one is adding a file and a row in model/family.c. */
 typedef struct moe_family_s moe_family_t;
@@ -138,19 +140,19 @@ struct moe_family_s {
     /* Config keys that the family understands; keys that change the maths of no family are in
      * family.c; others are refused. */
     const char *const *known_keys;
-    /* Reads the whole config without looking at the weights. */
-    int (*check)(const moe_family_t *family, const json_t *config, moe_error_t *error);
+    /* Reads the whole config without looking at the weights.  Failures are said to config->error. */
+    int (*check)(const moe_family_t *family, const moe_config_t *config);
     /* Fills the model's sizes and the shapes of its layers from config. */
-    int (*describe)(const moe_family_t *family, moe_model_t *model, const json_t *config,
+    int (*describe)(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
                     moe_error_t *error);
     /* Fills the model's sizes, layers and weights from config and model->tensors. */
-    int (*build)(const moe_family_t *family, moe_model_t *model, const json_t *config,
+    int (*build)(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
                  moe_error_t *error);
 };
 
 extern const moe_family_t *const moe_families[];        /* NULL-terminated */
 
-/* The family of config.json's model_type, after its keys were checked.  NULL with MOE_BAD_MODEL. */
-const moe_family_t *moe_family_find(const json_t *config, moe_error_t *error);
+/* The family of the config's model_type, after its keys were checked.  NULL with MOE_BAD_MODEL. */
+const moe_family_t *moe_family_find(const moe_config_t *config);
 
 #endif

@@ -55,9 +55,7 @@ void moe_rope_read(moe_rope_t *rope, moe_config_t *config)
     if (is_new && moe_config_get(config, "rope_scaling") != NULL) {
         moe_config_fail(config, "rope_scaling", "given twice, see rope_parameters");
     }
-    scaling = is_new
-        ? moe_config_object(config, "rope_parameters", "config.json: rope_parameters")
-        : moe_config_object(config, "rope_scaling", "config.json: rope_scaling");
+    scaling = moe_config_object(config, is_new ? "rope_parameters" : "rope_scaling");
     read_scaling(rope, &scaling);
     config->failed = scaling.failed;
 }

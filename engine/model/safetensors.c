@@ -1,14 +1,9 @@
-/*
- * One file is read in two passes over its tensors: each is checked alone (type, shape, byte count,
- * offsets within the data), then all together in the order of their offsets, where each must begin
- * exactly at the end of the one before.  That one comparison finds overlaps and holes alike, and
- * the last end against the file's size finds truncated and over-long files.
- */
+/* Each tensor is checked alone (type, shape, byte count, offsets within the data), then all together
+ * (tensor_list.h). */
 
 #include "engine/model/safetensors.h"
 
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -133,83 +128,6 @@ static int read_tensor(moe_tensor_t *tensor, const json_t *info, const moe_mappi
 }
 
 
-/* Appends an entry with its own copies of the strings. */
-static int append(moe_tensor_list_t *list, const moe_tensor_t *tensor, const char *name,
-                  uint32_t file, moe_error_t *error)
-{
-    size_t name_size = strlen(name) + 1, type_size = strlen(tensor->type) + 1;
-    moe_tensor_entry_t *entry;
-    char *strings;
-
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? list->capacity * 2 : 256;
-
-        if (capacity > MOE_TENSORS_LIMIT) {
-            return moe_fail(error, MOE_LIMIT, "more than %u tensors", MOE_TENSORS_LIMIT);
-        }
-        entry = realloc(list->entries, capacity * sizeof(*entry));
-        if (entry == NULL) {
-            return moe_fail(error, MOE_LIMIT, "out of memory for %zu tensors", capacity);
-        }
-        list->entries = entry;
-        list->capacity = capacity;
-    }
-    strings = malloc(name_size + type_size);
-    if (strings == NULL) {
-        return moe_fail(error, MOE_LIMIT, "out of memory");
-    }
-    memcpy(strings, name, name_size);
-    memcpy(strings + name_size, tensor->type, type_size);
-    entry = &list->entries[list->count++];
-    *entry = (moe_tensor_entry_t) { .tensor = *tensor, .file = file };
-    entry->tensor.name = strings;
-    entry->tensor.type = strings + name_size;
-    return 0;
-}
-
-
-static int by_data(const void *a, const void *b)
-{
-    const moe_tensor_t *left = &((const moe_tensor_entry_t *) a)->tensor;
-    const moe_tensor_t *right = &((const moe_tensor_entry_t *) b)->tensor;
-
-    if (left->data != right->data) {
-        return (uintptr_t) left->data < (uintptr_t) right->data ? -1 : 1;
-    }
-    return (left->size > right->size) - (left->size < right->size);
-}
-
-
-static int check_layout(moe_tensor_list_t *list, size_t first, const moe_mapping_t *mapping,
-                        size_t data_start, moe_error_t *error)
-{
-    moe_tensor_entry_t *entries = list->count > first ? &list->entries[first] : NULL;
-    size_t count = list->count - first;
-    const unsigned char *end = mapping->data + data_start;
-    const unsigned char *file_end = mapping->data + mapping->size;
-
-    if (count > 0) {
-        qsort(entries, count, sizeof(*entries), by_data);
-    }
-    for (size_t i = 0; i < count; i++) {
-        const moe_tensor_t *tensor = &entries[i].tensor;
-        const unsigned char *data = tensor->data;
-
-        if (data != end) {
-            return moe_fail(error, MOE_BAD_MODEL, "%s: data_offsets: %s %s", tensor->name,
-                            data < end ? "overlap with" : "leave a gap after",
-                            i > 0 ? entries[i - 1].tensor.name : "the header");
-        }
-        end = data + tensor->size;
-    }
-    if (end != file_end) {
-        return moe_fail(error, MOE_BAD_MODEL, "the file is %llu bytes longer than its header says",
-                        (unsigned long long) (file_end - end));
-    }
-    return 0;
-}
-
-
 static json_t *parse_header(const moe_mapping_t *mapping, size_t *data_start, moe_error_t *error)
 {
     json_error_t where;
@@ -263,11 +181,11 @@ static int read_header(moe_tensor_list_t *list, const json_t *header, const moe_
         if (read_tensor(&tensor, info, mapping, data_start, error) != 0) {
             return moe_fail_in(error, "%s", name);
         }
-        if (append(list, &tensor, name, file, error) != 0) {
+        if (moe_tensor_list_append(list, &tensor, name, strlen(name), file, error) != 0) {
             return -1;
         }
     }
-    return check_layout(list, first, mapping, data_start, error);
+    return moe_tensor_list_check(list, first, mapping, data_start, 1, "data_offsets", error);
 }
 
 
@@ -285,15 +203,4 @@ int moe_safetensors_read(moe_tensor_list_t *list, const moe_mapping_t *mapping, 
     result = read_header(list, header, mapping, data_start, file, error);
     json_decref(header);
     return result == 0 ? 0 : moe_fail_in(error, "%s", name);
-}
-
-
-void moe_tensor_list_free(moe_tensor_list_t *list)
-{
-    for (size_t i = 0; i < list->count; i++) {
-        free((char *) (uintptr_t) list->entries[i].tensor.name);
-        free(list->entries[i].copy);
-    }
-    free(list->entries);
-    *list = (moe_tensor_list_t) { 0 };
 }

@@ -8,29 +8,14 @@
 #define MOE_SAFETENSORS_H
 
 #include "engine/model/mapping.h"
-#include "engine/model/tensor.h"
+#include "engine/model/tensor_list.h"
 
 #define MOE_SAFETENSORS_HEADER_LIMIT 100000000u     /* the reference implementation's bound */
-#define MOE_TENSORS_LIMIT (1u << 20)
-
-typedef struct {
-    moe_tensor_t tensor;        /* name and type are owned: one allocation that begins at name */
-    uint32_t file;              /* number of the file it lies in */
-    int used;                   /* taken or ignored */
-    void *copy;                 /* owned: the data, where the file does not align it */
-} moe_tensor_entry_t;
-
-typedef struct {
-    moe_tensor_entry_t *entries;        /* owned */
-    size_t count, capacity;
-} moe_tensor_list_t;
 
 /* Appends the tensors of a mapped file, in the order of their data.  `name` is the file's name for
  * messages, `file` the number to note.  -1 with MOE_BAD_MODEL or MOE_LIMIT; the list then holds
  * some of them and is still to be freed. */
 int moe_safetensors_read(moe_tensor_list_t *list, const moe_mapping_t *mapping, const char *name,
                          uint32_t file, moe_error_t *error);
-
-void moe_tensor_list_free(moe_tensor_list_t *list);
 
 #endif

@@ -5,16 +5,12 @@
 #ifndef MOE_TENSOR_H
 #define MOE_TENSOR_H
 
+#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "engine/core/error.h"
-
-typedef enum {
-    MOE_F32 = 1,
-    MOE_F16,
-    MOE_BF16
-} moe_dtype_t;
+#include "engine/model/format.h"
 
 #define MOE_TENSOR_DIMS 8
 
@@ -29,10 +25,7 @@ typedef struct {
     size_t size;                        /* bytes */
 } moe_tensor_t;
 
-size_t moe_dtype_size(moe_dtype_t dtype);
-const char *moe_dtype_name(moe_dtype_t dtype);
-
-/* The set of tensors of a model directory. */
+/* The set of tensors of a model. */
 typedef struct moe_tensors_s moe_tensors_t;
 
 /*
@@ -42,12 +35,37 @@ typedef struct moe_tensors_s moe_tensors_t;
  * Unknown dtypes are refused by name only when the tensor is used.
  */
 moe_tensors_t *moe_tensors_open(const char *directory, moe_error_t *error);
+
+/*
+ * Opens the GGUF file `path`, with its other parts where it is the first of several, and checks
+ * every header likewise.  *metadata is a new reference to the first file's (gguf.h).
+ */
+moe_tensors_t *moe_tensors_open_gguf(const char *path, json_t **metadata, moe_error_t *error);
+
+/*
+ * Families ask for tensors by the names of Hugging Face's layout.  A set whose files name them
+ * otherwise translates: in a layer ("model.layers.N." against "blk.N."), and outside.  Tables end
+ * with a NULL and live as long as the set; a name that is in neither is not there.
+ */
+typedef struct {
+    const char *name, *stored;
+} moe_tensor_name_t;
+
+typedef struct {
+    const moe_tensor_name_t *in_layer, *outside;
+} moe_tensor_names_t;
+
+void moe_tensors_translate(moe_tensors_t *tensors, const moe_tensor_names_t *names);
+
+/* 1 when a layer's experts lie in one tensor [experts, rows, columns] (GGUF). */
+int moe_tensors_merges_experts(const moe_tensors_t *tensors);
+
 void moe_tensors_close(moe_tensors_t *tensors);
 
 size_t moe_tensors_count(const moe_tensors_t *tensors);
 uint64_t moe_tensors_bytes(const moe_tensors_t *tensors);
 
-/* What was opened: "model.safetensors" or "model.safetensors.index.json". */
+/* What was opened: "model.safetensors", "model.safetensors.index.json", or a GGUF file's name. */
 const char *moe_tensors_source(const moe_tensors_t *tensors);
 
 /* The i-th tensor in name order (for inspect). */
@@ -59,8 +77,8 @@ const moe_tensor_t *moe_tensors_take(moe_tensors_t *tensors, moe_error_t *error,
                                      const uint64_t *shape, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* 1 when a tensor of that name exists (does not mark it). */
-int moe_tensors_has(const moe_tensors_t *tensors, const char *name);
+/* The tensor of that name, unmarked and unchecked; NULL when there is none. */
+const moe_tensor_t *moe_tensors_find(const moe_tensors_t *tensors, const char *name);
 
 /* Marks all tensors with this prefix as known though not used (MTP layers, vision towers). */
 void moe_tensors_ignore(moe_tensors_t *tensors, const char *prefix);

@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 
 #include "engine/core/json.h"
+#include "engine/model/config.h"
+#include "engine/model/gguf.h"
 #include "engine/model/safetensors.h"
 
 #define SINGLE_FILE "model.safetensors"
@@ -29,23 +31,12 @@ typedef struct {
 
 struct moe_tensors_s {
     const char *source;
+    const moe_tensor_names_t *names;    /* NULL: the files' names are those that are asked for */
     shard_t *shards;            /* sorted by name */
     uint32_t n_shards;
     moe_tensor_list_t list;     /* sorted by name */
     uint64_t bytes;
 };
-
-
-size_t moe_dtype_size(moe_dtype_t dtype)
-{
-    return dtype == MOE_F32 ? 4 : 2;
-}
-
-
-const char *moe_dtype_name(moe_dtype_t dtype)
-{
-    return dtype == MOE_F32 ? "F32" : dtype == MOE_F16 ? "F16" : "BF16";
-}
 
 
 static int by_name(const void *a, const void *b)
@@ -81,6 +72,45 @@ static moe_tensor_entry_t *find(const moe_tensors_t *tensors, const char *name)
         return NULL;
     }
     return &tensors->list.entries[i];
+}
+
+
+static const char *stored_name(const moe_tensor_name_t *names, const char *name)
+{
+    for (; names->name != NULL; names++) {
+        if (strcmp(names->name, name) == 0) {
+            return names->stored;
+        }
+    }
+    return NULL;
+}
+
+
+/* The files' name of a tensor, or of the prefix "model.layers.N.", put into `text` where it is
+ * another one.  A name without translation stays as it is. */
+static const char *translate(const moe_tensors_t *tensors, const char *name, char text[NAME_SIZE])
+{
+    static const char layers[] = "model.layers.";
+    const char *stored;
+    size_t digits;
+
+    if (tensors->names == NULL) {
+        return name;
+    }
+    if (strncmp(name, layers, strlen(layers)) != 0) {
+        stored = stored_name(tensors->names->outside, name);
+        return stored != NULL ? stored : name;
+    }
+    name += strlen(layers);
+    digits = strspn(name, "0123456789");
+    stored = name[digits] != '.' ? NULL
+             : name[digits + 1] == '\0' ? ""
+             : stored_name(tensors->names->in_layer, name + digits + 1);
+    if (stored == NULL) {
+        return name - strlen(layers);
+    }
+    snprintf(text, NAME_SIZE, "blk.%.*s.%s", (int) digits, name, stored);
+    return text;
 }
 
 
@@ -153,17 +183,23 @@ static int list_shards(moe_tensors_t *tensors, const json_t *weight_map, moe_err
 }
 
 
-static int open_shards(moe_tensors_t *tensors, const char *directory, moe_error_t *error)
+static int map_shard(shard_t *shard, const char *directory, moe_error_t *error)
 {
     char path[PATH_MAX];
 
+    if (snprintf(path, sizeof(path), "%s/%s", directory, shard->name) >= (int) sizeof(path)) {
+        return moe_fail(error, MOE_BAD_MODEL, "%s: path too long", shard->name);
+    }
+    return moe_mapping_open(&shard->mapping, path, error);
+}
+
+
+static int open_shards(moe_tensors_t *tensors, const char *directory, moe_error_t *error)
+{
     for (uint32_t i = 0; i < tensors->n_shards; i++) {
         shard_t *shard = &tensors->shards[i];
 
-        if (snprintf(path, sizeof(path), "%s/%s", directory, shard->name) >= (int) sizeof(path)) {
-            return moe_fail(error, MOE_BAD_MODEL, "%s: path too long", shard->name);
-        }
-        if (moe_mapping_open(&shard->mapping, path, error) != 0
+        if (map_shard(shard, directory, error) != 0
             || moe_safetensors_read(&tensors->list, &shard->mapping, shard->name, i, error) != 0)
         {
             return -1;
@@ -272,6 +308,93 @@ moe_tensors_t *moe_tensors_open(const char *directory, moe_error_t *error)
 }
 
 
+/* Opens the file `name` as the next shard. */
+static int open_part(moe_tensors_t *tensors, const char *directory, const char *name,
+                     json_t **metadata, moe_error_t *error)
+{
+    const uint32_t i = tensors->n_shards;
+
+    return add_shard(tensors, name, error) != 0
+           || map_shard(&tensors->shards[i], directory, error) != 0
+           || moe_gguf_read(&tensors->list, &tensors->shards[i].mapping, name, i, metadata, error)
+              != 0 ? -1 : 0;
+}
+
+
+/* The parts behind the first one. */
+static int open_parts(moe_tensors_t *tensors, const char *directory, const json_t *first,
+                      moe_error_t *error)
+{
+    moe_config_t config = { .object = first, .where = tensors->source, .error = error };
+    char stem[NAME_SIZE], name[NAME_SIZE + 32];
+    uint32_t count = moe_gguf_parts(first, tensors->source, stem, sizeof(stem), error);
+    uint32_t expected;
+    json_t *metadata;
+    int result;
+
+    for (uint32_t i = 1; i < count; i++) {
+        snprintf(name, sizeof(name), "%s-%05u-of-%05u.gguf", stem, i + 1, count);
+        if (open_part(tensors, directory, name, &metadata, error) != 0) {
+            return -1;
+        }
+        result = moe_gguf_check_part(metadata, name, i, count, error);
+        json_decref(metadata);
+        if (result != 0) {
+            return -1;
+        }
+    }
+    if (count == 0 || sort_by_name(tensors, error) != 0) {
+        return -1;
+    }
+    expected = moe_config_uint_or(&config, "split.tensors.count", (uint32_t) tensors->list.count, 0,
+                                  INT32_MAX);
+    if (count > 1 && expected != tensors->list.count) {
+        moe_config_fail(&config, "split.tensors.count", "%u, but the parts hold %zu", expected,
+                        tensors->list.count);
+    }
+    return config.failed ? -1 : 0;
+}
+
+
+moe_tensors_t *moe_tensors_open_gguf(const char *path, json_t **metadata, moe_error_t *error)
+{
+    moe_tensors_t *tensors = calloc(1, sizeof(*tensors));
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    char directory[PATH_MAX] = ".";
+
+    *metadata = NULL;
+    if (tensors == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory");
+        return NULL;
+    }
+    if (slash != NULL) {
+        snprintf(directory, sizeof(directory), "%.*s", (int) (name - path), path);
+    }
+    if (open_part(tensors, directory, name, metadata, error) == 0) {
+        tensors->source = tensors->shards[0].name;
+        if (open_parts(tensors, directory, *metadata, error) == 0) {
+            return tensors;
+        }
+    }
+    json_decref(*metadata);
+    *metadata = NULL;
+    moe_tensors_close(tensors);
+    return NULL;
+}
+
+
+void moe_tensors_translate(moe_tensors_t *tensors, const moe_tensor_names_t *names)
+{
+    tensors->names = names;
+}
+
+
+int moe_tensors_merges_experts(const moe_tensors_t *tensors)
+{
+    return tensors->names != NULL;
+}
+
+
 void moe_tensors_close(moe_tensors_t *tensors)
 {
     if (tensors == NULL) {
@@ -350,7 +473,7 @@ static int align(moe_tensor_entry_t *entry, moe_error_t *error)
 {
     moe_tensor_t *tensor = &entry->tensor;
 
-    if ((uintptr_t) tensor->data % moe_dtype_size(tensor->dtype) == 0) {
+    if ((uintptr_t) tensor->data % moe_dtype_alignment(tensor->dtype) == 0) {
         return 0;
     }
     entry->copy = malloc(tensor->size);
@@ -368,12 +491,14 @@ const moe_tensor_t *moe_tensors_take(moe_tensors_t *tensors, moe_error_t *error,
                                      const uint64_t *shape, const char *format, ...)
 {
     moe_tensor_entry_t *entry;
-    char name[NAME_SIZE];
+    char asked[NAME_SIZE], text[NAME_SIZE];
+    const char *name;
     va_list args;
 
     va_start(args, format);
-    vsnprintf(name, sizeof(name), format, args);
+    vsnprintf(asked, sizeof(asked), format, args);
     va_end(args);
+    name = translate(tensors, asked, text);
     entry = find(tensors, name);
     if (entry == NULL) {
         moe_fail(error, MOE_BAD_MODEL, "%s: %s: missing", tensors->source, name);
@@ -388,16 +513,22 @@ const moe_tensor_t *moe_tensors_take(moe_tensors_t *tensors, moe_error_t *error,
 }
 
 
-int moe_tensors_has(const moe_tensors_t *tensors, const char *name)
+const moe_tensor_t *moe_tensors_find(const moe_tensors_t *tensors, const char *name)
 {
-    return find(tensors, name) != NULL;
+    char text[NAME_SIZE];
+    const moe_tensor_entry_t *entry = find(tensors, translate(tensors, name, text));
+
+    return entry != NULL ? &entry->tensor : NULL;
 }
 
 
 void moe_tensors_ignore(moe_tensors_t *tensors, const char *prefix)
 {
-    size_t length = strlen(prefix);
+    char text[NAME_SIZE];
+    size_t length;
 
+    prefix = translate(tensors, prefix, text);
+    length = strlen(prefix);
     for (size_t i = lower_bound(tensors, prefix); i < tensors->list.count; i++) {
         if (strncmp(tensors->list.entries[i].tensor.name, prefix, length) != 0) {
             break;

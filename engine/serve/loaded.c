@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/core/memory.h"
+#include "engine/serve/texts.h"
 
 #define DEFAULT_KV_CACHE (1ull << 30)
 #define DEFAULT_BATCH_TOKENS 512u
@@ -17,26 +18,21 @@
 #define PROMPT_OUTPUTS 32u          /* rows of a step whose logits only prompt_logprobs wants */
 
 
-int moe_loaded_open_texts(moe_loaded_t *loaded, const char *directory, moe_error_t *error)
+int moe_loaded_open_texts(moe_loaded_t *loaded, const char *path, moe_error_t *error)
 {
     const moe_model_t *model = loaded->model;
     size_t size;
 
-    loaded->tokenizer = moe_tokenizer_load(directory, error);
-    if (loaded->tokenizer == NULL) {
+    if (moe_texts_open(path, &loaded->tokenizer, &loaded->chat, error) != 0) {
         return -1;
     }
-    loaded->chat = moe_chat_load(directory, NULL, error);
     loaded->usable = malloc(model->vocabulary);
-    if (loaded->chat == NULL) {
-        return -1;
-    }
     if (loaded->usable == NULL) {
         return moe_fail(error, MOE_LIMIT, "out of memory for %u tokens", model->vocabulary);
     }
     if (moe_tokenizer_size(loaded->tokenizer) > model->vocabulary) {
-        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.json: has %u tokens, config.json says"
-                        " vocab_size %u", moe_tokenizer_size(loaded->tokenizer),
+        return moe_fail(error, MOE_BAD_MODEL, "the tokenizer has %u tokens, the model's vocabulary"
+                        " (vocab_size) only %u", moe_tokenizer_size(loaded->tokenizer),
                         model->vocabulary);
     }
     for (uint32_t id = 0; id < model->vocabulary; id++) {

@@ -234,16 +234,46 @@ static int load_optional(const char *directory, const char *name, json_t **file,
 }
 
 
-static int load(moe_chat_t *chat, const char *directory, const char *override,
-                moe_error_t *error)
+/* An empty format. */
+static moe_chat_t *new_chat(moe_error_t *error)
 {
+    moe_chat_t *chat = calloc(1, sizeof(*chat));
+
+    if (chat != NULL) {
+        chat->special = json_object();
+        chat->roles = json_loads(roles_json, 0, NULL);
+    }
+    if (chat == NULL || chat->special == NULL || chat->roles == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory");
+        moe_chat_free(chat);
+        return NULL;
+    }
+    return chat;
+}
+
+
+/* The format once its parts were read; `status`: whether they were. */
+static moe_chat_t *finish(moe_chat_t *chat, int status)
+{
+    if (status != 0) {
+        moe_chat_free(chat);
+        return NULL;
+    }
+    if (chat->template != NULL) {
+        chat->takes_parts = takes_parts(chat);
+    }
+    return chat;
+}
+
+
+moe_chat_t *moe_chat_load(const char *directory, const char *override, moe_error_t *error)
+{
+    moe_chat_t *chat = new_chat(error);
     json_t *config = NULL, *map = NULL;
     int status;
 
-    chat->special = json_object();
-    chat->roles = json_loads(roles_json, 0, NULL);
-    if (chat->special == NULL || chat->roles == NULL) {
-        return moe_fail(error, MOE_LIMIT, "out of memory");
+    if (chat == NULL) {
+        return NULL;
     }
     status = load_optional(directory, "tokenizer_config.json", &config, error) != 0
              || load_optional(directory, "special_tokens_map.json", &map, error) != 0
@@ -251,26 +281,25 @@ static int load(moe_chat_t *chat, const char *directory, const char *override,
              || load_template(chat, directory, override, config, error) == -1 ? -1 : 0;
     json_decref(config);
     json_decref(map);
-    if (status == 0 && chat->template != NULL) {
-        chat->takes_parts = takes_parts(chat);
-    }
-    return status;
+    return finish(chat, status);
 }
 
 
-moe_chat_t *moe_chat_load(const char *directory, const char *override, moe_error_t *error)
+moe_chat_t *moe_chat_create(const json_t *config, const char *where, const char *override,
+                            moe_error_t *error)
 {
-    moe_chat_t *chat = calloc(1, sizeof(*chat));
+    moe_chat_t *chat = new_chat(error);
+    int found;
 
     if (chat == NULL) {
-        moe_fail(error, MOE_LIMIT, "out of memory");
         return NULL;
     }
-    if (load(chat, directory, override, error) != 0) {
-        moe_chat_free(chat);
-        return NULL;
+    found = add_special(chat, config, NULL, error);
+    if (found == 0) {
+        found = override != NULL ? load_file(override, 0, &chat->template, error)
+                                 : load_member(config, where, &chat->template, error);
     }
-    return chat;
+    return finish(chat, found == -1 ? -1 : 0);
 }
 
 

@@ -18,6 +18,11 @@ typedef struct moe_chat_s moe_chat_t;
  * A model without any template loads; its chat requests fail with MOE_INVALID.
  */
 moe_chat_t *moe_chat_load(const char *directory, const char *override, moe_error_t *error);
+
+/* The same from an object as in tokenizer_config.json; `where`: its file, for messages. */
+moe_chat_t *moe_chat_create(const json_t *config, const char *where, const char *override,
+                            moe_error_t *error);
+
 void moe_chat_free(moe_chat_t *chat);
 
 /*

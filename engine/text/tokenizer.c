@@ -524,24 +524,34 @@ static int read_tokenizer(moe_tokenizer_t *tokenizer, const json_t *json, moe_er
 }
 
 
-moe_tokenizer_t *moe_tokenizer_load(const char *directory, moe_error_t *error)
+moe_tokenizer_t *moe_tokenizer_create(const json_t *json, moe_error_t *error)
 {
-    moe_tokenizer_t *tokenizer;
-    json_t *json = moe_json_load(directory, "tokenizer.json", 0, error);
+    moe_tokenizer_t *tokenizer = calloc(1, sizeof(*tokenizer));
 
-    if (json == NULL) {
-        return NULL;
-    }
-    tokenizer = calloc(1, sizeof(*tokenizer));
     if (tokenizer == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory for a tokenizer");
     } else if (read_tokenizer(tokenizer, json, error) != 0) {
         error->code = MOE_BAD_MODEL;
-        moe_fail_in(error, "tokenizer.json");
         moe_tokenizer_free(tokenizer);
         tokenizer = NULL;
     }
+    return tokenizer;
+}
+
+
+moe_tokenizer_t *moe_tokenizer_load(const char *directory, moe_error_t *error)
+{
+    json_t *json = moe_json_load(directory, "tokenizer.json", 0, error);
+    moe_tokenizer_t *tokenizer;
+
+    if (json == NULL) {
+        return NULL;
+    }
+    tokenizer = moe_tokenizer_create(json, error);
     json_decref(json);
+    if (tokenizer == NULL) {
+        moe_fail_in(error, "tokenizer.json");
+    }
     return tokenizer;
 }
 

@@ -9,12 +9,18 @@
 #ifndef MOE_TOKENIZER_H
 #define MOE_TOKENIZER_H
 
+#include <jansson.h>
+
 #include "engine/text/text.h"
 
 typedef struct moe_tokenizer_s moe_tokenizer_t;
 
 /* Loads `directory`/tokenizer.json.  NULL with MOE_BAD_MODEL. */
 moe_tokenizer_t *moe_tokenizer_load(const char *directory, moe_error_t *error);
+
+/* The tokenizer that an object as in tokenizer.json describes.  NULL with MOE_BAD_MODEL. */
+moe_tokenizer_t *moe_tokenizer_create(const json_t *json, moe_error_t *error);
+
 void moe_tokenizer_free(moe_tokenizer_t *tokenizer);
 
 enum {

@@ -33,4 +33,17 @@ static inline float f32_from_bf16(uint16_t brain)
     return value;
 }
 
+
+/* binary32 to the nearest bfloat16, ties to even; NaN stays NaN. */
+static inline uint16_t bf16_from_f32(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return (uint16_t) (bits >> 16 | 0x40u);
+    }
+    return (uint16_t) ((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
 #endif

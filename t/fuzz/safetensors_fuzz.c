@@ -17,7 +17,7 @@ static void check_tensor(const moe_tensor_t *tensor, const moe_mapping_t *mappin
         fuzz_check(!__builtin_mul_overflow(elements, tensor->shape[i], &elements));
     }
     if (tensor->dtype) {
-        fuzz_check(tensor->size == elements * moe_dtype_size(tensor->dtype));
+        fuzz_check(tensor->size == moe_dtype_bytes(tensor->dtype, elements));
     }
 }
 

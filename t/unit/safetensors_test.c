@@ -212,7 +212,8 @@ static void test_take(void **state)
     assert_string_equal(error.message, "model.safetensors: c: dtype X9 is not supported");
     assert_null(moe_tensors_take(tensors, &error, 1, (uint64_t[]) { 4 }, "b"));
     assert_string_equal(error.message, "model.safetensors: b: missing");
-    assert_true(moe_tensors_has(tensors, "a.b") && !moe_tensors_has(tensors, "a."));
+    assert_non_null(moe_tensors_find(tensors, "a.b"));
+    assert_null(moe_tensors_find(tensors, "a."));
 
     assert_int_equal(moe_tensors_check_left_over(tensors, &error), -1);
     assert_non_null(strstr(error.message, "a: not part of this model (5 such tensors)"));
@@ -257,7 +258,7 @@ static void test_same_bytes(void **state)
                                                          first->shape, "%s", first->name);
 
             assert_non_null(other);
-            assert_int_equal((uintptr_t) other->data % moe_dtype_size(other->dtype), 0);
+            assert_int_equal((uintptr_t) other->data % moe_dtype_alignment(other->dtype), 0);
             assert_int_equal(other->size, first->size);
             assert_memory_equal(other->data, first->data, first->size);
         }

@@ -1,0 +1,410 @@
+/*
+ * A model of the DeepSeek families out of its directory into GGUF, as llama.cpp's converter writes it
+ * (architecture deepseek2): vectors and router in f32, experts of a layer in one tensor, kv_b_proj
+ * cut in two with its keys transposed, layers for multi-token prediction left out.
+ */
+
+#ifndef GGUF_CONVERT_H
+#define GGUF_CONVERT_H
+
+#include <limits.h>
+
+#include "t/unit/gguf_writer.h"
+
+typedef struct {
+    uint32_t type;              /* of the matrices */
+    int legacy;                 /* as older converters: kv_b_proj whole, a head's own sizes */
+    uint32_t parts;             /* files; 0 or 1: one */
+    int random;                 /* matrices of any numbers, in format `format` where rows are whole */
+    size_t format;              /* blocks (number in gguf_formats), else in bf16 */
+    int widened;                /* those numbers as bf16 */
+} gguf_options_t;
+
+typedef struct {
+    const gguf_options_t *options;
+    const moe_tensors_t *tensors;
+    const json_t *config;
+    gguf_writer_t *writers[8];
+    uint32_t n_tensors;
+    uint64_t random;
+} gguf_conversion_t;
+
+
+static inline json_t *gguf_load_json(const char *directory, const char *name)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    return json_load_file(path, JSON_ALLOW_NUL, NULL);
+}
+
+
+static inline uint32_t gguf_setting(const gguf_conversion_t *c, const char *key)
+{
+    return (uint32_t) json_integer_value(json_object_get(c->config, key));
+}
+
+
+/* The numbers of a tensor in f32, owned by the caller; NULL when there is none. */
+static inline float *gguf_values(const gguf_conversion_t *c, const char *name, size_t *count)
+{
+    const moe_tensor_t *tensor = moe_tensors_find(c->tensors, name);
+    float *values;
+
+    if (tensor == NULL) {
+        return NULL;
+    }
+    *count = 1;
+    for (unsigned i = 0; i < tensor->n_dims; i++) {
+        *count *= tensor->shape[i];
+    }
+    values = malloc(*count * sizeof(float));
+    gguf_check(values != NULL, "malloc");
+    moe_widen(tensor->dtype, tensor->data, *count, values);
+    return values;
+}
+
+
+/* Parts take tensors in turn. */
+static inline void gguf_add(gguf_conversion_t *c, const char *name, uint32_t type, uint32_t n_dims,
+                            const uint64_t *dims, const float *values)
+{
+    const uint32_t parts = c->options->parts > 1 ? c->options->parts : 1;
+    const moe_dtype_t dtype = gguf_formats[c->options->format].dtype;
+    size_t count = 1;
+    gguf_bytes_t bytes;
+
+    for (uint32_t i = 0; i < n_dims; i++) {
+        count *= dims[i];
+    }
+    if (c->options->random && type != GGUF_F32 && dims[0] % moe_dtype_block(dtype) == 0) {
+        type = gguf_formats[c->options->format].type;
+        bytes = gguf_random_blocks(c->options->format, count, &c->random);
+        if (c->options->widened) {
+            float *widened = malloc(count * sizeof(float));
+
+            gguf_check(widened != NULL, "malloc");
+            moe_widen(dtype, bytes.data, count, widened);
+            free(bytes.data);
+            type = GGUF_BF16;
+            bytes = gguf_encode(type, widened, count);
+            free(widened);
+        }
+    } else {
+        type = dims[0] % 32 != 0 && type == GGUF_Q8_0 ? GGUF_BF16 : type;
+        bytes = gguf_encode(type, values, count);
+    }
+    gguf_tensor(c->writers[c->n_tensors++ % parts], name, type, n_dims, dims, bytes.data,
+                bytes.size);
+    free(bytes.data);
+}
+
+
+/* A tensor that only changes its name; none where the model has none. */
+static inline void gguf_copy(gguf_conversion_t *c, const char *name, const char *stored)
+{
+    const moe_tensor_t *tensor = moe_tensors_find(c->tensors, name);
+    size_t count;
+    float *values = gguf_values(c, name, &count);
+    const int plain = tensor != NULL
+                      && (tensor->n_dims == 1 || strstr(stored, "ffn_gate_inp") != NULL);
+
+    if (values != NULL) {
+        uint64_t dims[2] = { tensor->shape[tensor->n_dims - 1], tensor->shape[0] };
+
+        gguf_add(c, stored, plain ? GGUF_F32 : c->options->type, tensor->n_dims, dims, values);
+    }
+    free(values);
+}
+
+
+static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char *name,
+                                const char *stored)
+{
+    const uint32_t experts = gguf_setting(c, "n_routed_experts");
+    uint64_t dims[3] = { 0, 0, experts };
+    float *all = NULL, *values;
+    size_t count;
+    char text[160];
+
+    for (uint32_t e = 0; e < experts; e++) {
+        snprintf(text, sizeof(text), "model.layers.%u.mlp.experts.%u.%s", layer, e, name);
+        values = gguf_values(c, text, &count);
+        if (values == NULL) {
+            return;
+        }
+        dims[0] = moe_tensors_find(c->tensors, text)->shape[1];
+        dims[1] = count / dims[0];
+        all = realloc(all, experts * count * sizeof(float));
+        gguf_check(all != NULL, "realloc");
+        memcpy(all + e * count, values, count * sizeof(float));
+        free(values);
+    }
+    snprintf(text, sizeof(text), "blk.%u.%s", layer, stored);
+    gguf_add(c, text, c->options->type, 3, dims, all);
+    free(all);
+}
+
+
+/* kv_b_proj [heads][nope + value][latent] as attn_k_b [heads][latent][nope], attn_v_b. */
+static inline void gguf_keys_and_values(gguf_conversion_t *c, uint32_t layer)
+{
+    const uint32_t heads = gguf_setting(c, "num_attention_heads");
+    const uint32_t nope = gguf_setting(c, "qk_nope_head_dim"), value = gguf_setting(c, "v_head_dim");
+    const uint32_t latent = gguf_setting(c, "kv_lora_rank");
+    float *keys = calloc((size_t) heads * latent * nope, sizeof(float));
+    float *values = calloc((size_t) heads * latent * value, sizeof(float)), *both;
+    char text[96];
+    size_t count;
+
+    snprintf(text, sizeof(text), "model.layers.%u.self_attn.kv_b_proj.weight", layer);
+    both = gguf_values(c, text, &count);
+    gguf_check(both != NULL && keys != NULL && values != NULL, text);
+    for (uint32_t h = 0; h < heads; h++) {
+        const float *head = both + (size_t) h * (nope + value) * latent;
+
+        for (uint32_t r = 0; r < nope; r++) {
+            for (uint32_t l = 0; l < latent; l++) {
+                keys[((size_t) h * latent + l) * nope + r] = head[(size_t) r * latent + l];
+            }
+        }
+        memcpy(values + (size_t) h * value * latent, head + (size_t) nope * latent,
+               (size_t) value * latent * sizeof(float));
+    }
+    snprintf(text, sizeof(text), "blk.%u.attn_k_b.weight", layer);
+    gguf_add(c, text, c->options->type, 3, (uint64_t[]) {nope, latent, heads}, keys);
+    snprintf(text, sizeof(text), "blk.%u.attn_v_b.weight", layer);
+    gguf_add(c, text, c->options->type, 3, (uint64_t[]) {latent, value, heads}, values);
+    free(both);
+    free(keys);
+    free(values);
+}
+
+
+static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
+{
+    static const char *const names[][2] = {
+        { "input_layernorm.weight", "attn_norm.weight" },
+        { "post_attention_layernorm.weight", "ffn_norm.weight" },
+        { "self_attn.q_proj.weight", "attn_q.weight" },
+        { "self_attn.q_a_proj.weight", "attn_q_a.weight" },
+        { "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight" },
+        { "self_attn.q_b_proj.weight", "attn_q_b.weight" },
+        { "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight" },
+        { "self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight" },
+        { "self_attn.o_proj.weight", "attn_output.weight" },
+        { "mlp.gate_proj.weight", "ffn_gate.weight" },
+        { "mlp.up_proj.weight", "ffn_up.weight" },
+        { "mlp.down_proj.weight", "ffn_down.weight" },
+        { "mlp.gate.weight", "ffn_gate_inp.weight" },
+        { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias" },
+        { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight" },
+        { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight" },
+        { "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight" },
+    };
+    char name[96], stored[96];
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        snprintf(name, sizeof(name), "model.layers.%u.%s", layer, names[i][0]);
+        snprintf(stored, sizeof(stored), "blk.%u.%s", layer, names[i][1]);
+        gguf_copy(c, name, stored);
+    }
+    if (c->options->legacy) {
+        snprintf(name, sizeof(name), "model.layers.%u.self_attn.kv_b_proj.weight", layer);
+        snprintf(stored, sizeof(stored), "blk.%u.attn_kv_b.weight", layer);
+        gguf_copy(c, name, stored);
+    } else {
+        gguf_keys_and_values(c, layer);
+    }
+    gguf_experts(c, layer, "gate_proj.weight", "ffn_gate_exps.weight");
+    gguf_experts(c, layer, "up_proj.weight", "ffn_up_exps.weight");
+    gguf_experts(c, layer, "down_proj.weight", "ffn_down_exps.weight");
+}
+
+
+static inline void gguf_sizes(gguf_conversion_t *c, gguf_writer_t *w)
+{
+    static const char *const keys[][2] = {
+        { "num_hidden_layers", "deepseek2.block_count" },
+        { "max_position_embeddings", "deepseek2.context_length" },
+        { "hidden_size", "deepseek2.embedding_length" },
+        { "intermediate_size", "deepseek2.feed_forward_length" },
+        { "num_attention_heads", "deepseek2.attention.head_count" },
+        { "num_experts_per_tok", "deepseek2.expert_used_count" },
+        { "first_k_dense_replace", "deepseek2.leading_dense_block_count" },
+        { "vocab_size", "deepseek2.vocab_size" },
+        { "q_lora_rank", "deepseek2.attention.q_lora_rank" },
+        { "kv_lora_rank", "deepseek2.attention.kv_lora_rank" },
+        { "moe_intermediate_size", "deepseek2.expert_feed_forward_length" },
+        { "n_routed_experts", "deepseek2.expert_count" },
+        { "n_shared_experts", "deepseek2.expert_shared_count" },
+        { "qk_rope_head_dim", "deepseek2.rope.dimension_count" },
+        { "n_group", "deepseek2.expert_group_count" },
+        { "topk_group", "deepseek2.expert_group_used_count" },
+    };
+    const uint32_t rope = gguf_setting(c, "qk_rope_head_dim");
+    const uint32_t head = gguf_setting(c, "qk_nope_head_dim") + rope;
+    const uint32_t value = gguf_setting(c, "v_head_dim"), latent = gguf_setting(c, "kv_lora_rank");
+    const int legacy = c->options->legacy;
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        if (json_is_integer(json_object_get(c->config, keys[i][0]))) {
+            gguf_uint(w, keys[i][1], gguf_setting(c, keys[i][0]));
+        }
+    }
+    gguf_uint(w, "deepseek2.attention.head_count_kv",
+              legacy ? gguf_setting(c, "num_attention_heads") : 1);
+    gguf_uint(w, "deepseek2.attention.key_length", legacy ? head : latent + rope);
+    gguf_uint(w, "deepseek2.attention.value_length", legacy ? value : latent);
+    if (!legacy) {
+        gguf_uint(w, "deepseek2.attention.key_length_mla", head);
+        gguf_uint(w, "deepseek2.attention.value_length_mla", value);
+    }
+}
+
+
+static inline void gguf_numbers(gguf_conversion_t *c, gguf_writer_t *w)
+{
+    const json_t *config = c->config, *scaling = json_object_get(config, "rope_scaling");
+    const char *scoring = json_string_value(json_object_get(config, "scoring_func"));
+    const json_t *scale = json_object_get(config, "routed_scaling_factor");
+
+    gguf_float(w, "deepseek2.attention.layer_norm_rms_epsilon",
+               (float) json_number_value(json_object_get(config, "rms_norm_eps")));
+    gguf_float(w, "deepseek2.rope.freq_base",
+               (float) json_number_value(json_object_get(config, "rope_theta")));
+    gguf_float(w, "deepseek2.expert_weights_scale", (float) json_number_value(scale));
+    gguf_bool(w, "deepseek2.expert_weights_norm",
+              json_is_true(json_object_get(config, "norm_topk_prob")));
+    gguf_uint(w, "deepseek2.expert_gating_func", strcmp(scoring, "sigmoid") == 0 ? 2 : 1);
+    if (json_is_object(scaling)) {
+        gguf_string(w, "deepseek2.rope.scaling.type", "yarn");
+        gguf_float(w, "deepseek2.rope.scaling.factor",
+                   (float) json_number_value(json_object_get(scaling, "factor")));
+        gguf_uint(w, "deepseek2.rope.scaling.original_context_length", (uint32_t) json_integer_value(
+                      json_object_get(scaling, "original_max_position_embeddings")));
+        gguf_float(w, "deepseek2.rope.scaling.yarn_log_multiplier", (float) (
+                       0.1 * json_number_value(json_object_get(scaling, "mscale_all_dim"))));
+    }
+}
+
+
+/* Ids as in the directory's tokenizer.json; holes are unused. */
+static inline void gguf_tokens(gguf_writer_t *w, const json_t *tokenizer, uint32_t vocabulary)
+{
+    const json_t *model = json_object_get(tokenizer, "model"), *item;
+    const json_t *merges = json_object_get(model, "merges");
+    const char **texts = calloc(vocabulary, sizeof(*texts)), *text;
+    uint32_t *types = calloc(vocabulary, sizeof(*types));
+    gguf_bytes_t *bytes;
+    json_t *id;
+    size_t i;
+
+    gguf_check(texts != NULL && types != NULL, "calloc");
+    json_object_foreach(json_object_get(model, "vocab"), text, id) {
+        texts[json_integer_value(id)] = text;
+        types[json_integer_value(id)] = 1;
+    }
+    json_array_foreach(json_object_get(tokenizer, "added_tokens"), i, item) {
+        const size_t number = (size_t) json_integer_value(json_object_get(item, "id"));
+
+        texts[number] = json_string_value(json_object_get(item, "content"));
+        types[number] = json_is_true(json_object_get(item, "special")) ? 3 : 4;
+    }
+    bytes = gguf_array(w, "tokenizer.ggml.tokens", GGUF_STRING, vocabulary);
+    for (i = 0; i < vocabulary; i++) {
+        text = texts[i] ? texts[i] : "[PAD]";
+        gguf_text(bytes, text, strlen(text));
+    }
+    bytes = gguf_array(w, "tokenizer.ggml.token_type", GGUF_I32, vocabulary);
+    for (i = 0; i < vocabulary; i++) {
+        gguf_number(bytes, types[i] ? types[i] : 5, 4);
+    }
+    bytes = gguf_array(w, "tokenizer.ggml.merges", GGUF_STRING, json_array_size(merges));
+    json_array_foreach(merges, i, item) {
+        gguf_text(bytes, json_string_value(item), json_string_length(item));
+    }
+    free(texts);
+    free(types);
+}
+
+
+/* Directories without a tokenizer.json give files without one. */
+static inline void gguf_tokenizer(gguf_conversion_t *c, gguf_writer_t *w, const char *directory)
+{
+    json_t *tokenizer = gguf_load_json(directory, "tokenizer.json");
+    json_t *settings = gguf_load_json(directory, "tokenizer_config.json");
+    const char *template = json_string_value(json_object_get(settings, "chat_template"));
+
+    if (tokenizer != NULL) {
+        gguf_string(w, "tokenizer.ggml.model", "gpt2");
+        gguf_string(w, "tokenizer.ggml.pre", "deepseek-v3");
+        gguf_tokens(w, tokenizer, gguf_setting(c, "vocab_size"));
+        gguf_uint(w, "tokenizer.ggml.bos_token_id", gguf_setting(c, "bos_token_id"));
+        gguf_uint(w, "tokenizer.ggml.eos_token_id", gguf_setting(c, "eos_token_id"));
+        gguf_uint(w, "tokenizer.ggml.padding_token_id", gguf_setting(c, "pad_token_id"));
+        gguf_bool(w, "tokenizer.ggml.add_bos_token", 1);
+        gguf_bool(w, "tokenizer.ggml.add_eos_token", 0);
+    }
+    if (template != NULL) {
+        gguf_string(w, "tokenizer.chat_template", template);
+    }
+    json_decref(tokenizer);
+    json_decref(settings);
+}
+
+
+static inline void gguf_save_parts(const gguf_conversion_t *c, const char *path)
+{
+    const size_t length = strlen(path) - strlen(".gguf");
+    char part[PATH_MAX];
+
+    if (c->options->parts <= 1) {
+        gguf_write(c->writers[0], path);
+        return;
+    }
+    for (uint32_t i = 0; i < c->options->parts; i++) {
+        gguf_number(gguf_key(c->writers[i], "split.no", GGUF_U16), i, 2);
+        gguf_number(gguf_key(c->writers[i], "split.count", GGUF_U16), c->options->parts, 2);
+        gguf_number(gguf_key(c->writers[i], "split.tensors.count", GGUF_I32), c->n_tensors, 4);
+        snprintf(part, sizeof(part), "%.*s-%05u-of-%05u.gguf", (int) length, path, i + 1,
+                 c->options->parts);
+        gguf_write(c->writers[i], part);
+    }
+}
+
+
+/* Writes the model of `directory` to `path`, which ends with ".gguf"; the parts of a split one are
+ * named after it. */
+static inline void gguf_convert(const char *directory, const char *path,
+                                const gguf_options_t *options)
+{
+    moe_error_t error;
+    moe_tensors_t *tensors = moe_tensors_open(directory, &error);
+    json_t *config = gguf_load_json(directory, "config.json");
+    gguf_conversion_t c = { .options = options, .tensors = tensors, .config = config };
+
+    gguf_check(tensors != NULL && config != NULL && options->parts <= 8, directory);
+    for (uint32_t i = 0; i < 8; i++) {
+        c.writers[i] = gguf_new();
+    }
+    gguf_string(c.writers[0], "general.architecture", "deepseek2");
+    gguf_string(c.writers[0], "general.name", "test");
+    gguf_sizes(&c, c.writers[0]);
+    gguf_numbers(&c, c.writers[0]);
+    gguf_tokenizer(&c, c.writers[0], directory);
+    gguf_copy(&c, "model.embed_tokens.weight", "token_embd.weight");
+    gguf_copy(&c, "model.norm.weight", "output_norm.weight");
+    gguf_copy(&c, "lm_head.weight", "output.weight");
+    for (uint32_t i = 0; i < gguf_setting(&c, "num_hidden_layers"); i++) {
+        gguf_layer(&c, i);
+    }
+    gguf_save_parts(&c, path);
+    for (uint32_t i = 0; i < 8; i++) {
+        gguf_free(c.writers[i]);
+    }
+    json_decref(config);
+    moe_tensors_close(tensors);
+}
+
+#endif
