@@ -207,7 +207,8 @@ static double overlapped(const times_t *t, moe_plan_overlap_t overlap)
 static void add_times(const moe_model_t *model, const moe_plan_hardware_t *hardware,
                       const moe_plan_work_t *work, moe_plan_t *plan)
 {
-    const double parts = work->overlap == MOE_PLAN_OVERLAP_TWO_BATCH ? 2 : 1;
+    const moe_plan_overlap_t overlap = plan->devices > 1 ? work->overlap : MOE_PLAN_OVERLAP_NONE;
+    const double parts = overlap == MOE_PLAN_OVERLAP_TWO_BATCH ? 2 : 1;
     const double head = (double) model->vocabulary * model->hidden;
     const double drawn = work->mode == MOE_PLAN_DECODE ? work->batch
                          : ceil((double) work->batch / work->context);
@@ -224,7 +225,7 @@ static void add_times(const moe_model_t *model, const moe_plan_hardware_t *hardw
         plan->shared += parts * t.shared;
         plan->experts += parts * t.experts;
         plan->exchange += parts * (t.dispatch + t.back);
-        plan->step += overlapped(&t, work->overlap);
+        plan->step += overlapped(&t, overlap);
     }
     plan->rate = work->batch / plan->step;
 }

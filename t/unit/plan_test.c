@@ -287,7 +287,9 @@ static void test_settings(void **state)
     assert_true(changed.sent < none.sent);
     work.dispatch_copies = MOE_PLAN_PER_NODE;
     assert_true(plan_of(&h100, &work, 64).sent_far < changed.sent_far);
-    assert_true(plan_of(&h100, &work, 1).exchange == 0);
+    changed = plan_of(&h100, &work, 1);
+    work.overlap = MOE_PLAN_OVERLAP_TWO_BATCH;
+    assert_true(changed.exchange == 0 && plan_of(&h100, &work, 1).step == changed.step);
 }
 
 
@@ -301,7 +303,8 @@ static void test_curve(void **state)
         const moe_plan_t plan = plan_of(&h100, &decode, sizes[i]);
 
         assert_true(plan.slots <= last.slots && plan.slots * sizes[i] >= 256);
-        assert_true(plan.weights <= last.weights && plan.experts <= last.experts);
+        assert_true(plan.weights <= last.weights);
+        assert_true(plan.experts <= last.experts || i == 1);    /* from here on in two batches */
         assert_true(plan.sent >= last.sent && plan.exchange >= last.exchange);
         last = plan;
     }
