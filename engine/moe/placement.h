@@ -55,7 +55,8 @@ void moe_placement_free(moe_placement_t *self);
 
 /*
  * Places the experts of a layer by their loads [experts], which are >= 0 and finite.  Depends on
- * shape and loads only, ties go to the lower index; allocates nothing.
+ * shape and loads only, ties go to the lower index.  Takes milliseconds (256 experts on 32 ranks:
+ * two), so it runs beside the steps.
  *
  * Each expert has a replica, and no rank has two of one expert.  Where domains divide groups, a
  * group stays within one domain, so that a row of a group-limited router reaches few domains.
