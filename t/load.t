@@ -122,6 +122,7 @@ for my $case (
     ['CR', [$chunked, bytes(chunks(9, $cr)), "0\r\n\r\n"], 2],
     ['other fields', [$chunked, chunks(13, $others), "0\r\n\r\n"], 2],
     ['several data lines', [$chunked, chunks(13, $lines), "0\r\n\r\n"], 2],
+    ['several data lines, CR LF', [$chunked, chunks(13, $lines =~ s/\n/\r\n/gr), "0\r\n\r\n"], 2],
     ['a length', [$head . 'Content-Length: ' . length($events) . "\r\n\r\n", $events], 2],
     ['a head with LF only', [bytes($chunked =~ s/\r//gr), chunks(9, $events), "0\n\n"], 2],
     ['until the end', ["HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", $events,
@@ -136,7 +137,8 @@ for my $case (
 ) {
     my ($name, $pieces, $n) = @$case;
     my $url = scripted(sub { return @$pieces });
-    my $result = load('--json', '--requests', 3, '--verify', '--body', $greedy, $url);
+    my $result = load('--json', '--requests', 3, '--timeout', 20, '--verify', '--body', $greedy,
+        $url);
 
     is($result->{status}, 0, "$name: status") or diag($result->{output});
     is_deeply([@{$result->{json}}{qw(requests failed events prompt_tokens completion_tokens)}],
@@ -259,12 +261,36 @@ is($same[0], $same[1], 'one seed, the same requests');
 isnt($same[0], $same[2], 'another seed, others');
 $prefix->remove;
 
+# The same text in events, which may be compared with the ones before them, and in one piece.
+my @texts = ('a', ' ', 'b', 'cc', '"', '\\', "\n", 'd', 'ö', '日本', 'e', '', '"text":"f"', 'g',
+    "\x7f", 'h', '","text":"', 'i' x 5000, 'j', '}]}', 'k');
+for my $form (
+    '{"choices":[{"index":0,"text":TEXT,"logprobs":null}]}',
+    '{"choices": [{"text" : TEXT, "logprobs": null}]}',
+    '{"more":{"text":"b"},"choices":[{"text":TEXT}]}',
+    '{"text":"z","choices":[{"delta":{"content":TEXT}}]}',
+    '{"choices":[{"delta":{"reasoning_content":TEXT,"content":"+"}}]}',
+) {
+    my $stream = join '', map { 'data: ' . $form =~ s/TEXT/json_encode($_)/er . "\n\n" } @texts;
+    my $text = join $form =~ /\+/ ? '+' : '', @texts, '';
+    my $answer = json_encode({ choices => [{ text => $text }] });
+    my $url = scripted(sub {
+        return ("HTTP/1.1 200 OK\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer") if $_[0];
+        return ($chunked, chunks(777, $stream . "data: [DONE]\n\n"), "0\r\n\r\n");
+    });
+    my $same = load('--requests', 1, '--json', '--verify', '--body', $greedy, $url);
+
+    is_deeply($same->{json}{verify}, { compared => 1, different => 0, unknown => 0 },
+              "text of events: $form") or diag($same->{output});
+}
+
 # A difference is found: the same request answered with another text, or another reason to end.
 for my $case (
     ['text', sub { event("a$_[0]") . "data: [DONE]\n\n" }],
     ['finish reason', sub { 'data: {"choices":[{"text":"a","finish_reason":"'
                                 . ($_[0] % 2 ? 'stop' : 'length') . "\"}]}\n\ndata: [DONE]\n\n" }],
     ['length', sub { event('a') x ($_[0] + 1) . "data: [DONE]\n\n" }],
+    ['later text', sub { event('a') . event('b') . event("c$_[0]") . "data: [DONE]\n\n" }],
 ) {
     my ($name, $body) = @$case;
     my $url = scripted(sub { return ($chunked, chunks(99, $body->($_[0])), "0\r\n\r\n") });
@@ -278,6 +304,16 @@ $result = load('--requests', 1, '--json', '--verify', '--body', $greedy, scripte
                  : ($chunked, chunks(99, $events), "0\r\n\r\n");
 }));
 is_deeply([$result->{status}, $result->{json}{verify}{unknown}], [1, 1], 'no solo answer');
+
+# An open loop counts from when a request was due: ten at once, answered one by one, 20 ms each.
+my $slow = scripted(sub {
+    sleep(0.02);
+    return "HTTP/1.1 200 OK\r\nContent-Length: " . length($whole) . "\r\n\r\n$whole";
+});
+$result = load('--json', '--requests', 10, '--rate', 10000, '--arrivals', 'constant', '--concurrency',
+    1, $slow);
+cmp_ok($result->{json}{e2e_ms}{max}, '>=', 198, 'the last one waited for all others');
+cmp_ok($result->{json}{late_ms}{max}, '>=', 178, 'before it was sent');
 
 # The command line.
 for my $case (

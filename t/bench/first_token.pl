@@ -12,27 +12,11 @@
 use strict;
 use warnings;
 
+use Moe::Bench;
 use Moe::Test;
 
 my $rounds = shift @ARGV || 100;
 my @lengths = (16, 64, 256);
-
-
-sub machine {
-    my ($model) = file_content('/proc/cpuinfo') =~ /^model name\s*:\s*(.*)/m;
-    my ($load) = file_content('/proc/loadavg') =~ /^(\S+)/;
-    my $cpus = () = file_content('/proc/cpuinfo') =~ /^processor/mg;
-
-    return "$cpus x $model, load $load";
-}
-
-
-sub quantile {
-    my ($share, @values) = @_;
-
-    @values = sort { $a <=> $b } @values;
-    return $values[int($share * $#values + 0.5)];
-}
 
 
 # Seconds of prefill since the engine started.
