@@ -4,9 +4,9 @@
 #
 #     make bench    or    perl -It/lib t/bench/fair.pl [ROUNDS]
 #
-# One key asks once a second with a prompt of 1,000 tokens; in every second stretch of time another
-# one has 64 requests of some hundred tokens running or waiting all the time.  The first one's time to
-# first token should at most double.
+# The time to the first token of a long and of a shorter prompt, asked for with one key after the
+# other, alone and while another key keeps more requests open than the batch holds.  The aim: at most
+# twice.
 
 use strict;
 use warnings;
@@ -17,41 +17,50 @@ use Moe::Test;
 
 my $rounds = shift @ARGV || 5;
 
-use constant { SECONDS => 8, WARM_UP => 1, PROMPT => 1000, FLOOD => 64 };
-my $server = server(workers => 1, start => 0, model_block => 'batch_sequences 32;',
-    server => 'location /keyed/ { moe_pass demo; moe_api_keys keys; }');
-$server->write_file('keys', join '', map { "$_:" . sha256_hex("key of $_") . "\n" } qw(one other));
+use constant { FLOOD => 100, REQUESTS => 8 };
+my $server = server(workers => 1, start => 0,
+    server => 'location /keys/ { moe_pass demo; moe_api_keys %PREFIX%/keys; }');
+my @common = ('/keys/v1/completions', '--ids', '6-2000', '--body',
+    '{"temperature":0,"ignore_eos":true}');
+my $seed = 0;       # each leg has prompts of its own: none is in the prefix cache
+
+
+# The median time to the first token.
+sub first_token {
+    my ($length) = @_;
+
+    return load_result(start_load($server, @common, '--seed', ++$seed, '--key', 'sk-other',
+        '--requests', REQUESTS, '--length', $length, '--max-tokens', 8))->{ttft_ms}{p50};
+}
+
+
+# The same beside the flood.
+sub flooded {
+    my ($length) = @_;
+    my $flood = start_load($server, @common, '--seed', ++$seed, '--key', 'sk-one', '--concurrency',
+        FLOOD, '--length', '100-1500', '--max-tokens', '10-200', '--duration', 600);
+
+    wait_until(60, sub { waiting($server) > 0 }) or die "there is no flood\n";
+    my $time = first_token($length);
+    stop_load($flood);
+    idle($server, 60);
+    return $time;
+}
+
+$server->write_file('keys', join '', map { "$_:" . sha256_hex("sk-$_") . "\n" } 'one', 'other');
 $server->start;
-my $greedy = '{"temperature":0,"ignore_eos":true}';
-my @common = ('--ids', '6-2000', '--body', $greedy, '--duration', SECONDS);
-my $route = '/keyed/v1/completions';
-
-
-# Times to the first token of the one that asks now and then.
-sub stretch {
-    my ($flooded) = @_;
-    my $flood = $flooded && start_load($server, $route, @common, '--key', 'key of other',
-        '--concurrency', FLOOD, '--length', '100-400', '--max-tokens', '32-64');
-    my $asking = start_load($server, $route, @common, '--key', 'key of one', '--rate', 1,
-        '--arrivals', 'constant', '--length', PROMPT, '--max-tokens', 16, '--warm-up', WARM_UP);
-    my $result = load_result($asking);
-
-    die "requests failed\n" if $result->{failed};
-    return ($result->{ttft_ms}{p50}, $flood ? load_result($flood)->{tokens_per_s} : undef);
-}
-
 print machine(), "\n";
-my %values;
-for (1 .. $rounds) {
-    my ($alone) = stretch(0);
-    my ($flooded, $rate) = stretch(1);
+printf "%8s %12s %12s\n", 'prompt', 'alone, ms', 'flooded, ms';
+for my $length (1500, 300) {
+    my (@alone, @flooded);
 
-    push @{$values{alone}}, $alone;
-    push @{$values{flooded}}, $flooded;
-    printf "median time to first token: %6.1f ms alone, %6.1f ms while another key has %.0f"
-        . " tokens/s\n", $alone, $flooded, $rate;
+    for (1 .. $rounds) {
+        push @alone, first_token($length);
+        push @flooded, flooded($length);
+        printf "%8d %12.1f %12.1f\n", $length, $alone[-1], $flooded[-1];
+    }
+    printf "%d tokens, medians: %.1f ms alone, %.1f ms flooded: %.2f times\n", $length,
+        quantile(0.5, @alone), quantile(0.5, @flooded),
+        quantile(0.5, @flooded) / quantile(0.5, @alone);
 }
-my %median = map { $_ => quantile(0.5, @{$values{$_}}) } keys %values;
-printf "medians: %.1f ms alone, %.1f ms flooded: %.2f times\n", @median{qw(alone flooded)},
-    $median{flooded} / $median{alone};
 finish();

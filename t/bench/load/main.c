@@ -10,6 +10,26 @@
 #include "t/bench/load/report.h"
 
 
+static volatile sig_atomic_t interrupted;
+
+
+static void on_signal(int number)
+{
+    interrupted = 1;
+}
+
+
+/* The first signal ends the run, which is then reported; the next one ends the program. */
+static void catch_signals(void)
+{
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int) SA_RESETHAND };
+
+    signal(SIGPIPE, SIG_IGN);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+
 /* A socket for each request at once. */
 static void allow_many_files(void)
 {
@@ -31,7 +51,7 @@ static int run_and_report(load_run_t *run, moe_error_t *error)
         return -1;
     }
     status = run->failed == run->n_records;
-    if (run->options->verify) {
+    if (run->options->verify && !*run->interrupted) {
         if (load_verify(run, &verdict, error) != 0) {
             return -1;
         }
@@ -51,7 +71,8 @@ static int load(const load_options_t *options, moe_error_t *error)
 {
     load_endpoint_t endpoint = { .tls = NULL };
     load_workload_t workload = { .options = NULL };
-    load_run_t run = { .options = options, .workload = &workload, .endpoint = &endpoint };
+    load_run_t run = { .options = options, .workload = &workload, .endpoint = &endpoint,
+                       .interrupted = &interrupted };
     int status = -1;
 
     snprintf(endpoint.host, sizeof(endpoint.host), "%s", options->host);
@@ -74,7 +95,7 @@ int main(int argc, char **argv)
     moe_error_t error;
     int status, help;
 
-    signal(SIGPIPE, SIG_IGN);
+    catch_signals();
     allow_many_files();
     status = load_options_parse(&options, argc, argv, &help, &error);
     if (status == 0 && help) {

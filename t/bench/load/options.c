@@ -61,6 +61,7 @@ const char load_usage[] =
     "  --verify             then sends each request alone and compares the texts\n"
     "  --json               results as JSON\n"
     "\n"
+    "SIGINT and SIGTERM end the run; what was measured is reported.\n"
     "Exit status: 0; 1 when --verify found a difference or no request succeeded; 2 for a wrong\n"
     "command line, or a server that cannot be reached.\n";
 

@@ -424,7 +424,7 @@ static int run_loop(loop_t *loop)
             on_tick(loop);
         }
         send_due(loop);
-        if (is_over(loop) && loop->busy == 0) {
+        if (*loop->run->interrupted || (is_over(loop) && loop->busy == 0)) {
             return 0;
         }
         set_timer(loop);

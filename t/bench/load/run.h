@@ -8,6 +8,8 @@
 #ifndef LOAD_RUN_H
 #define LOAD_RUN_H
 
+#include <signal.h>
+
 #include "t/bench/load/samples.h"
 #include "t/bench/load/transport.h"
 #include "t/bench/load/workload.h"
@@ -39,6 +41,7 @@ typedef struct {
     const load_workload_t *workload;
     const load_endpoint_t *endpoint;
     const uint64_t *numbers;        /* of the requests, or NULL: 0, 1, 2 ... */
+    const volatile sig_atomic_t *interrupted;   /* ends the run where it is */
 
     /* What happened.  Measured is what lies between start_ns and end_ns: warm-up and what is left
      * when the time is over are outside. */
@@ -56,7 +59,7 @@ typedef struct {
     unsigned n_failures;
 } load_run_t;
 
-/* Runs until everything has been answered.  0, or -1 when it cannot go on. */
+/* Runs until everything has been answered, or it is interrupted.  0, or -1 when it cannot go on. */
 int load_run(load_run_t *run, moe_error_t *error);
 void load_run_free(load_run_t *run);
 

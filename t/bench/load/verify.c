@@ -88,7 +88,8 @@ int load_verify(const load_run_t *run, load_verdict_t *verdict, moe_error_t *err
     uint64_t *numbers = malloc((run->n_records + 1) * sizeof(*numbers));
     load_options_t options = *run->options;
     load_run_t solo = { .options = &options, .workload = run->workload,
-                        .endpoint = run->endpoint, .numbers = numbers };
+                        .endpoint = run->endpoint, .numbers = numbers,
+                        .interrupted = run->interrupted };
     int rc = -1;
 
     *verdict = (load_verdict_t) { .compared = 0 };

@@ -10,7 +10,7 @@ use parent 'Exporter';
 use Moe::Server;
 use Moe::Test;
 
-our @EXPORT = qw(machine quantile load start_load load_result);
+our @EXPORT = qw(machine quantile start_load load_result stop_load);
 
 
 # One line that says what this was measured on.
@@ -34,21 +34,32 @@ sub quantile {
 # Starts the load generator at a route of a server; what comes of it is said by load_result.
 sub start_load {
     my ($server, $route, @arguments) = @_;
+    my $pid = open(my $out, '-|', "$Moe::Server::BUILD/load", '--json', '--model', 'demo',
+        @arguments, "http://127.0.0.1:$server->{port}$route") or die "load: $!";
 
-    open my $out, '-|', "$Moe::Server::BUILD/load", '--json', '--model', 'demo', @arguments,
-        "http://127.0.0.1:$server->{port}$route" or die "load: $!";
-    return $out;
+    return { pid => $pid, out => $out };
 }
 
 
-# Waits for a generator's end; what it has found, as of --json.
+# Waits for a generator's end; what it has found, as of --json.  Failed requests are fatal.
 sub load_result {
-    my ($out) = @_;
+    my ($load) = @_;
+    my $out = $load->{out};
 
     local $/;
-    my $text = <$out>;
-    close $out or die "load: exit status $?\n$text";
-    return json_decode($text);
+    my $result = json_decode(<$out> || die "load has failed\n");
+    close $out;
+    die 'load: ' . json_encode($result->{errors}) . "\n" if $result->{failed};
+    return $result;
+}
+
+
+# Ends a generator where it is; what it has found.
+sub stop_load {
+    my ($load) = @_;
+
+    kill 'TERM', $load->{pid};
+    return load_result($load);
 }
 
 1;

@@ -27,13 +27,8 @@ use Moe::Server;
 
 our @EXPORT = (@Test::More::EXPORT, qw(
     server finish client send_body post completion chat get stream hold collect collect_all parallel
-<<<<<<< HEAD
     essence counts metric metrics running waiting idle tokenize wait_until long_body json_encode
-    json_decode time sleep file_content
-=======
-    essence metric metrics running waiting idle tokenize wait_until long_body json_encode
     json_decode time sleep file_content engine_command
->>>>>>> 9cce2e4 (Bench: streams, interference and fair shares, measured with the load generator.)
 ));
 
 use constant WATCHDOG => 400;
