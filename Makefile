@@ -179,8 +179,8 @@ install: all
 	install -D -m 755 $(BUILD)/moe-engine $(DESTDIR)$(PREFIX)/sbin/moe-engine
 	install -D -m 644 $(BUILD)/ngx_http_moe_module.so $(DESTDIR)$(MODULES_DIR)/ngx_http_moe_module.so
 	install -d $(DESTDIR)$(PREFIX)/share/ngx_http_moe/models/nginx-directives-moe
-	install -m 644 conf/demo.conf conf/nginx.conf.sample conf/prometheus.yml \
-		conf/grafana-dashboard.json $(DESTDIR)$(PREFIX)/share/ngx_http_moe
+	install -m 644 conf/demo.conf conf/nginx.conf.sample conf/cluster.conf \
+		conf/cluster-node.conf conf/prometheus.yml conf/grafana-dashboard.json $(DESTDIR)$(PREFIX)/share/ngx_http_moe
 	install -m 644 conf/models/nginx-directives-moe/* \
 		$(DESTDIR)$(PREFIX)/share/ngx_http_moe/models/nginx-directives-moe
 

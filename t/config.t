@@ -78,6 +78,7 @@ my @cases = (
      qr/moe_limit_tokens.*duplicate/],
     ['server', 'location /x { moe_status on; }', qr/moe_status/],
     ['server', 'location /x { moe_metrics all; }', qr/"all"/],
+    ['server', 'location /x { moe_proxy_errors maybe; }', qr/"maybe"/],
     ['main', 'moe_engine_path /bin/true;', qr/moe_engine_path.*not allowed/],
 );
 for my $case (@cases) {
@@ -122,6 +123,21 @@ REST
 is(completion($full, { prompt => 'a', max_tokens => 2, model => $_ })->{status}, 200, "model $_")
     for qw(demo gpt-4o-mini nginx-helper);
 is(get($full, '/v1/models/gpt-4o-mini')->{status}, 200, 'the alias is a model');
+
+# So is conf/nginx.conf.sample, given what it names.
+my $sample = server(start => 0, template => sample('nginx.conf.sample',
+    '/usr/local/sbin/moe-engine' => '%ENGINE%',
+    '/srv/models/DeepSeek-V2-Lite-Chat' => '%MODEL%',
+    '/etc/nginx/tls/fullchain.pem' => '%PREFIX%/cert.pem',
+    '/etc/nginx/tls/privkey.pem' => '%PREFIX%/key.pem',
+    '/etc/nginx/moe.keys' => '%PREFIX%/moe.keys',
+    'listen 443' => 'listen 127.0.0.1:%PORT%',
+    'listen 8080' => 'listen 127.0.0.1:%NARROW_PORT%',
+));
+$sample->make_certificate;
+$sample->write_file('moe.keys', 'team:' . 'a' x 64 . "\n");
+($status, $output) = $sample->check_config;
+is($status, 0, 'the sample is right') or diag($output);
 
 # Inheritance as in nginx: values from the server, the location's own win.
 my $nested = server(server => <<'END');

@@ -51,7 +51,7 @@ for my $name (@histograms) {
 }
 
 # Counters and counts of histograms, by name and, where it has one, a label besides the model's.
-sub counts {
+sub counters {
     my $samples = metrics($server);
     my %counts;
 
@@ -70,7 +70,7 @@ sub added_are {
     my %added;
 
     wait_until(5, sub {
-        my $now = counts();
+        my $now = counters();
         %added = map { $now->{$_} - ($before->{$_} // 0) ? ($_ => $now->{$_} - $before->{$_}) : () }
             keys %$now;
         return json_encode(\%added) eq json_encode($expected);
@@ -80,7 +80,7 @@ sub added_are {
 
 # What is counted is what was served, exactly.  The engine sees each of n choices as a request.
 ok(idle($server), 'idle');
-my $before = counts();
+my $before = counters();
 my ($prompt, $generated) = (0, 0);
 my @answers = parallel($server, map { ['/v1/completions', long_body(10 + $_)] } 1 .. 5);
 push @answers, chat($server, 'What is the default of keepalive_timeout?');
@@ -114,16 +114,16 @@ added_are($before, {
 }, 'counts are what was served');
 
 # One more token than pauses between them, also of a stream that was cut off.
-$before = counts();
+$before = counters();
 hold($server)->abort;
 ok(idle($server), 'a client goes away');
-my $now = counts();
+my $now = counters();
 my %cut = map { $_ => $now->{$_} - $before->{$_} } keys %$now;
 is($cut{'request_success_total cancelled'}, 1, 'cancelled');
 is($cut{e2e_request_latency_seconds_count}, 0, 'it has no end');
 is($cut{generation_tokens_total}, 1 + $cut{inter_token_latency_seconds_count}, 'tokens of it');
 ok(wait_until(5, sub {
-    counts()->{'http_requests_total 200'} == $before->{'http_requests_total 200'} + 1;
+    counters()->{'http_requests_total 200'} == $before->{'http_requests_total 200'} + 1;
 }), 'its status was sent');
 
 # Every row that went through the model was routed to four experts, but for the first layer.
@@ -165,7 +165,7 @@ ok(idle($server), 'idle');
 is(metric($server, 'moe_kv_cache_usage_perc'), 0, 'no cache in use');
 
 # What the workers count outlives a reload and the engine; the engine's own counts end with it.
-$before = counts();
+$before = counters();
 cmp_ok($before->{generation_tokens_total}, '>', 0, 'there are counts');
 $server->reload;
 ok(wait_until(5, sub { metric($server, 'moe_engine_up') }), 'workers know the engine');
@@ -178,7 +178,7 @@ ok(wait_until(10, sub { (metric($server, 'moe_engine_restarts_total') // 0) == 1
 is(collect($held)->{error}{code}, 'service_unavailable', 'a stream that is not resumed');
 is(completion($server, long_body(10))->{status}, 200, 'it serves');
 ok(wait_until(5, sub {
-    $now = counts();
+    $now = counters();
     return ($now->{generation_tokens_total} // 0) == 10
         && $now->{'http_requests_total 200'} == $before->{'http_requests_total 200'} + 2
         && $now->{streams_broken_total} == 1;

@@ -38,16 +38,18 @@ sub new {
 }
 
 
+my %tls_contexts;    # by ALPN: to make one takes longer than a handshake
+
 sub start_tls {
     my ($self) = @_;
+    my @alpn = @{$self->{alpn} // []};
 
     require IO::Socket::SSL;
-    IO::Socket::SSL->start_SSL(
-        $self->{socket},
-        SSL_verify_mode => 0,
-        Timeout => $self->{timeout},
-        ($self->{alpn} ? (SSL_alpn_protocols => $self->{alpn}) : ()),
-    ) or die "TLS: " . IO::Socket::SSL::errstr();
+    my $context = $tls_contexts{"@alpn"} //= IO::Socket::SSL::SSL_Context->new(
+        SSL_verify_mode => 0, (@alpn ? (SSL_alpn_protocols => \@alpn) : ()));
+    IO::Socket::SSL->start_SSL($self->{socket}, SSL_reuse_ctx => $context, SSL_verify_mode => 0,
+                               Timeout => $self->{timeout})
+        or die "TLS: " . IO::Socket::SSL::errstr();
     return;
 }
 

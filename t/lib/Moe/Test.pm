@@ -28,7 +28,7 @@ use Moe::Server;
 our @EXPORT = (@Test::More::EXPORT, qw(
     server finish client send_body post completion chat get stream hold collect collect_all parallel
     essence counts metric metrics running waiting idle tokenize wait_until long_body json_encode
-    json_decode time sleep file_content engine_command
+    json_decode time sleep file_content engine_command sample
 ));
 
 use constant WATCHDOG => 400;
@@ -121,6 +121,30 @@ sub file_content {
     open my $file, '<:raw', $path or die "$path: $!";
     local $/;
     return <$file>;
+}
+
+
+# A configuration of conf/ as a template for Moe::Server, with other paths; more pairs of what is
+# there and what replaces it.
+sub sample {
+    my ($name, @pairs) = @_;
+    my $text = file_content("$Moe::Server::ROOT/conf/$name");
+
+    @pairs = (
+        '/usr/local/lib/nginx/modules' => '%BUILD%',
+        'user             www-data;' => '%USER%',
+        'worker_processes auto;' => 'worker_processes 2; daemon off;',
+        '/var/log/nginx/error.log notice' => '%PREFIX%/error.log info',
+        '/var/log/nginx/access.log' => '%PREFIX%/access.log',
+        '/run/nginx.pid' => '%PREFIX%/nginx.pid',
+        "http {\n" => "http {\n" . join('', map { "${_}_temp_path %PREFIX%/$_;\n" }
+            qw(client_body proxy fastcgi uwsgi scgi)),
+        @pairs,
+    );
+    while (my ($there, $instead) = splice @pairs, 0, 2) {
+        $text =~ s/\Q$there\E/$instead/g or die "$name: no $there\n";
+    }
+    return $text;
 }
 
 
