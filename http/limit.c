@@ -289,8 +289,8 @@ ngx_http_moe_limit_refuse(ngx_http_moe_ctx_t *ctx, int64_t tokens,
                          "rate_limit_exceeded", "rate_limit_exceeded", NULL,
                          tokens > level->limit
                          ? "the request needs %lld tokens, the limit is %lld"
-                         : "the request needs %lld tokens, of the limit of %lld "
-                           "tokens %lld are left: try again in %lld s",
+                         : "the request needs %lld tokens, of the limit of "
+                           "%lld tokens %lld are left: try again in %lld s",
                          (long long) tokens, (long long) level->limit,
                          (long long) ngx_max(level->left, 0),
                          (long long) seconds);

@@ -10,6 +10,7 @@
 
 #include "ngx_http_moe_module.h"
 #include "http/api.h"
+#include "http/deadline.h"
 #include "http/engine_process.h"
 #include "http/health.h"
 #include "http/job.h"
@@ -174,7 +175,7 @@ ngx_http_moe_create_ctx(ngx_http_request_t *r, const ngx_http_moe_api_t *api,
     ctx->work.data = ctx;
     ctx->work.log = r->connection->log;
 
-    ctx->timer.handler = ngx_http_moe_stream_timer;
+    ctx->timer.handler = ngx_http_moe_deadline_handler;
     ctx->timer.data = ctx;
     ctx->timer.log = r->connection->log;
 
@@ -313,7 +314,7 @@ ngx_http_moe_body(ngx_http_request_t *r)
 
     ctx->job.size = (size_t) size;
     ctx->start = ngx_current_msec;
-    ngx_http_moe_stream_set_timer(ctx);
+    ngx_http_moe_deadline_set(ctx);
 
     ngx_http_moe_job_start(r, ctx, bufs);
 }
@@ -365,7 +366,7 @@ ngx_http_moe_parsed(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
         ngx_post_event(r->connection->read, &ngx_posted_events);
     }
 
-    ngx_http_moe_stream_set_timer(ctx);
+    ngx_http_moe_deadline_set(ctx);
 }
 
 

@@ -27,10 +27,5 @@ void ngx_http_moe_stream_work(ngx_event_t *ev);
 
 void ngx_http_moe_stream_writer(ngx_http_request_t *r);
 
-/* Handler of ctx->timer, and what sets it: deadlines and pings. */
-
-void ngx_http_moe_stream_timer(ngx_event_t *ev);
-void ngx_http_moe_stream_set_timer(ngx_http_moe_ctx_t *ctx);
-
 
 #endif /* _NGX_HTTP_MOE_STREAM_H_INCLUDED_ */
