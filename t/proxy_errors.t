@@ -3,12 +3,14 @@
 
 use lib 't/lib';
 use IO::Socket::INET;
+use Moe::HTTP2;
 use Moe::Test;
 
 # A node that sends what the URI's number asks for, piece by piece, and closes.
 my $listen = IO::Socket::INET->new(Listen => 16, LocalAddr => '127.0.0.1') or die "listen: $!";
-my $server = server(ready => 0, node => $listen->sockport, http => 'moe_proxy_errors on;',
-                    server => <<'END');
+my $server = server(ready => 0, node => $listen->sockport, h2_port => Moe::Server::free_port(),
+                    http => 'moe_proxy_errors on;', server => <<'END');
+listen 127.0.0.1:%H2_PORT% http2;
 proxy_http_version 1.1;
 location /v1/ { proxy_pass http://127.0.0.1:%NODE%; proxy_buffering off; }
 location /off/ { proxy_pass http://127.0.0.1:%NODE%; proxy_buffering off; moe_proxy_errors off; }
@@ -91,6 +93,16 @@ for my $i (0 .. $#cases) {
     is($text =~ s/$error\z// ? 1 : 0, $has_error, "$name: the error");
     is($text, $before, "$name: what came before");
 }
+
+# Over HTTP/2, too.
+my $h2 = Moe::HTTP2->new(port => $server->{h2_port});
+for my $i (1, 6) {
+    my $answer = $h2->answer($h2->send_request('GET', "/v1/$i"));
+    my $text = $answer->{body};
+    ok($text =~ s/$error\z//, "HTTP/2, $i: the error");
+    is($text, $cases[$i][4], "HTTP/2, $i: what came before");
+}
+$h2->close;
 kill 'KILL', $node;
 waitpid $node, 0;
 
