@@ -168,6 +168,8 @@ for my $case (
      'bad answer'],
     ['an error event', [$chunked, chunks(99, event('a') . "data: $error\n\ndata: [DONE]\n\n"),
                         "0\r\n\r\n"], 'error event rate_limit_exceeded'],
+    ['an error with a strange type', ["HTTP/1.1 400 No\r\nContent-Length: 37\r\n\r\n"
+        . '{"error":{"type":"a\u001b[1m\u00e9"}}' ], 'http 400 a?[1m??'],
     ['cut off between events', [$chunked, chunks(99, event('a')), "0\r\n\r\n"], 'cut off'],
     ['cut off within a chunk', [$chunked, "ff\r\nda", undef], 'cut off'],
     ['closed at once', [undef], 'closed without an answer'],
@@ -395,5 +397,15 @@ my $full = load('--json', '--model', 'demo', '--duration', 1, '--concurrency', 4
 is_deeply([keys %{$full->{json}{errors}}], ['http 429 rate_limit_exceeded'], 'queue full')
     or diag($full->{output});
 is($full->{status}, 0, 'others were served');
+
+# A signal ends the run; what was measured until then is reported.
+my $pid = open(my $out, '-|', "$Moe::Server::BUILD/load", '--json', '--model', 'demo', '--duration',
+    600, '--concurrency', 2, '--max-tokens', 500, '--body', $greedy, $url) or die "load: $!";
+ok(wait_until(20, sub { running($server) > 0 }), 'runs');
+kill 'TERM', $pid;
+my $report = json_decode(do { local $/; <$out> });
+ok(close $out, 'SIGTERM: status');
+cmp_ok($report->{seconds}, '<', 600, 'SIGTERM: ends at once');
+ok(idle($server, 10), 'SIGTERM: so do its requests');
 
 finish();

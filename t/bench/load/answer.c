@@ -180,12 +180,17 @@ static void read_usage(load_answer_t *answer, const json_t *usage)
 }
 
 
-/* The kind of an error is its type, or its code where it has no type. */
+/* The kind of an error is its type, or its code where it has no type: a word that is shown. */
 static void name_failure(const json_t *failure, char *kind, size_t size)
 {
     snprintf(kind, size, "error");
     copy_string(kind, size, json_object_get(failure, "code"));
     copy_string(kind, size, json_object_get(failure, "type"));
+    for (char *at = kind; *at; at++) {
+        if (*at <= 0x20 || *at >= 0x7f) {
+            *at = '?';
+        }
+    }
 }
 
 

@@ -57,7 +57,7 @@ static int run_and_report(load_run_t *run, moe_error_t *error)
         }
         compared = &verdict;
         if (verdict.different || verdict.unknown) {
-            fprintf(stderr, "load: %s\n", verdict.different ? verdict.example
+            fprintf(stderr, "load: %s\n", verdict.different ? verdict.example.message
                                                             : "solo answers are missing");
             status = 1;
         }

@@ -1,6 +1,5 @@
 #include "t/bench/load/verify.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,12 +43,13 @@ static size_t common(const load_record_t *a, const load_record_t *b)
 }
 
 
+/* `solo` is NULL when its turn did not come. */
 static void compare(const load_record_t *record, const load_record_t *solo,
                     load_verdict_t *verdict)
 {
     size_t same;
 
-    if (!solo->succeeded) {
+    if (solo == NULL || !solo->succeeded) {
         verdict->unknown++;
         return;
     }
@@ -62,7 +62,7 @@ static void compare(const load_record_t *record, const load_record_t *solo,
         return;
     }
     if (verdict->different++ == 0) {
-        snprintf(verdict->example, sizeof(verdict->example),
+        moe_fail(&verdict->example, MOE_INVALID,
                  "request %llu differs at byte %zu: \"%.100s\" (%s), alone \"%.100s\" (%s)",
                  (unsigned long long) record->number, same, record->text + same, record->finish,
                  solo->text + same, solo->finish);
@@ -77,7 +77,7 @@ static void compare_all(const load_run_t *run, const load_record_t **sorted,
 
     for (size_t i = 0; i < run->n_records; i++) {
         at += i > 0 && sorted[i]->body_hash != sorted[i - 1]->body_hash;
-        compare(sorted[i], &solo->records[at], verdict);
+        compare(sorted[i], at < solo->n_records ? &solo->records[at] : NULL, verdict);
     }
 }
 

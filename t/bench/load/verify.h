@@ -10,7 +10,7 @@
 typedef struct {
     uint64_t compared, different;
     uint64_t unknown;               /* no solo answer came */
-    char example[480];              /* of the first difference */
+    moe_error_t example;            /* the first difference */
 } load_verdict_t;
 
 /* Sends each different request of `run`, which was run with options->verify, once alone and

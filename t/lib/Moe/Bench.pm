@@ -12,6 +12,8 @@ use Moe::Test;
 
 our @EXPORT = qw(machine quantile start_load load_result stop_load);
 
+$| = 1;     # a line is seen when it is there
+
 
 # One line that says what this was measured on.
 sub machine {
