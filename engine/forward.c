@@ -2,9 +2,9 @@
  * The forward pass, device-independent: it walks the layer descriptors of a model over the rows of
  * a step.
  *
- * Memory is laid out once.  The cache is one array of blocks, each [layer][token][row]; a row is
- * padded to 16 floats.  Activations of a layer live in buffers for batch_rows rows that all layers
- * use in turn, so memory does not grow with the depth of the model.
+ * Memory is laid out once.  The cache is one array of blocks, each [layer][token][row].  Activations
+ * of a layer live in buffers for batch_rows rows that all layers use in turn, so memory does not grow
+ * with the depth of the model.
  */
 
 #include "engine/forward.h"
@@ -18,13 +18,11 @@
 #include "engine/mixer/mixer.h"
 #include "engine/moe/block.h"
 
-#define ROW_ALIGN 16u                   /* floats */
-
 typedef struct {
     const moe_mixer_t *mixer;
     void *mixer_state;
     const float *input_norm, *post_norm;
-    moe_cache_t cache;
+    moe_kv_t cache;
     int is_moe;
     moe_experts_t dense;
     moe_block_state_t moe;
@@ -48,7 +46,6 @@ struct moe_forward_s {
     moe_rope_tables_t ropes;
 
     uint32_t n_blocks, table_stride;
-    size_t block_floats;
 
     staging_t host, rows;               /* the same arrays on host and device */
     float *hidden, *normed, *mixed;     /* [batch_rows, H] */
@@ -147,22 +144,22 @@ static int load_weights(moe_forward_t *f, moe_error_t *error)
 }
 
 
-static size_t cache_row(const moe_layer_t *layer)
+static size_t row_bytes(const moe_layer_t *layer, moe_kv_type_t type)
 {
     const moe_mixer_t *mixer = moe_mixer_find(layer->mixer);
 
-    return mixer ? (mixer->cache_floats(layer) + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN : 0;
+    return mixer ? moe_kv_row_bytes(type, mixer->cache_numbers(layer)) : 0;
 }
 
 
-uint64_t moe_forward_cache_bytes(const moe_model_t *model)
+uint64_t moe_forward_block_bytes(const moe_model_t *model, moe_kv_type_t type)
 {
-    uint64_t floats = 0;
+    uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < model->n_layers; i++) {
-        floats += cache_row(&model->layers[i]) * MOE_BLOCK_TOKENS;
+        bytes += row_bytes(&model->layers[i], type) * MOE_BLOCK_TOKENS;
     }
-    return floats * sizeof(float);
+    return bytes;
 }
 
 
@@ -170,24 +167,27 @@ uint64_t moe_forward_cache_bytes(const moe_model_t *model)
 static int make_cache(moe_forward_t *f, moe_error_t *error)
 {
     const moe_model_t *model = f->model;
-    uint64_t blocks;
-    float *memory;
+    const moe_kv_type_t type = f->options.kv_type;
+    const uint64_t block_bytes = moe_forward_block_bytes(model, type);
+    const uint64_t blocks = f->options.cache_bytes / block_bytes;
+    char *memory;
 
-    for (uint32_t i = 0; i < model->n_layers; i++) {
-        f->layers[i].cache.row_stride = cache_row(&model->layers[i]);
-        f->layers[i].cache.block_tokens = MOE_BLOCK_TOKENS;
-    }
-    f->block_floats = moe_forward_cache_bytes(model) / sizeof(float);
-    blocks = f->options.cache_bytes / moe_forward_cache_bytes(model);
     f->n_blocks = blocks < 1 ? 1 : blocks > UINT32_MAX ? UINT32_MAX : (uint32_t) blocks;
-    memory = allocate(f, f->n_blocks, f->block_floats * sizeof(float), error);
+    memory = allocate(f, f->n_blocks, block_bytes, error);
     if (memory == NULL) {
         return moe_fail_in(error, "cache of %u blocks", f->n_blocks);
     }
     for (uint32_t i = 0; i < model->n_layers; i++) {
-        f->layers[i].cache.rows = memory;
-        f->layers[i].cache.block_stride = f->block_floats;
-        memory += f->layers[i].cache.row_stride * MOE_BLOCK_TOKENS;
+        const size_t bytes = row_bytes(&model->layers[i], type);
+
+        f->layers[i].cache = (moe_kv_t) {
+            .rows = memory,
+            .type = type,
+            .block_stride = block_bytes,
+            .row_stride = bytes,
+            .block_tokens = MOE_BLOCK_TOKENS
+        };
+        memory += bytes * MOE_BLOCK_TOKENS;
     }
     return 0;
 }

@@ -16,6 +16,7 @@
 
 #include "engine/core/threads.h"
 #include "engine/model/model.h"
+#include "kernels/kv.h"
 
 #define MOE_BLOCK_TOKENS 16u
 
@@ -24,6 +25,7 @@ typedef struct moe_forward_s moe_forward_t;
 typedef struct {
     unsigned threads;           /* >= 1 */
     uint64_t cache_bytes;       /* memory for cache blocks; at least one block is made */
+    moe_kv_type_t kv_type;      /* of their rows */
     uint32_t context;           /* longest sequence: sizes scratch memory; <= the model's context */
     uint32_t batch_rows;        /* most rows of a step */
     uint32_t batch_sequences;   /* most sequences of a step */
@@ -43,7 +45,7 @@ moe_pool_t *moe_forward_pool(const moe_forward_t *forward);
 
 /* Bytes of a cache block for this model, to size cache_bytes with.  0 when the model has a layer of
  * an unknown kind. */
-uint64_t moe_forward_cache_bytes(const moe_model_t *model);
+uint64_t moe_forward_block_bytes(const moe_model_t *model, moe_kv_type_t type);
 
 uint32_t moe_forward_blocks(const moe_forward_t *forward);          /* number of cache blocks */
 const char *moe_forward_isa(const moe_forward_t *forward);          /* "avx512", "avx2", "c" */

@@ -116,6 +116,10 @@ static ngx_http_moe_setting_t  ngx_http_moe_settings[] = {
 
 static ngx_http_moe_word_t  ngx_http_moe_words[] = {
 
+    { ngx_string("kv_type"),
+      { "bf16", "f32", "q8_0", NULL }, "\"bf16\", \"f32\" or \"q8_0\"",
+      ngx_http_moe_offset(kv_type) },
+
     { ngx_string("prefix_cache"),
       { "on", "off", NULL }, "\"on\" or \"off\"",
       ngx_http_moe_offset(prefix_cache) },

@@ -16,7 +16,8 @@ struct ngx_http_moe_model_s {
     ngx_str_t                 name;
     ngx_str_t                 path;           /* absolute, null-terminated */
     ngx_str_t                 device;
-    ngx_str_t                 prefix_cache;   /* a word, or empty */
+    ngx_str_t                 kv_type;        /* a word, or empty */
+    ngx_str_t                 prefix_cache;   /* the same */
     ngx_array_t               aliases;        /* ngx_str_t */
 
     /* 0: the engine's default */

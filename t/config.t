@@ -21,6 +21,7 @@ my @cases = (
     ['model_block', 'step_time soon;', qr/"soon"|step_time/],
     ['model_block', 'step_time 11m;', qr/"11m" of "step_time".*between 1ms and 10m/],
     ['model_block', 'batch_delay -1;', qr/"-1" of "batch_delay".*between 0ms and 10m/],
+    ['model_block', 'kv_type f16;', qr/"f16" of "kv_type".* "bf16", "f32" or "q8_0"/],
     ['model_block', 'prefix_cache maybe;', qr/"maybe" of "prefix_cache".* "on" or "off"/],
     ['model_block', 'prefix_cache on; prefix_cache off;', qr/duplicate.*"prefix_cache"/],
     ['model_block', 'queue 1 2;', qr/queue/],
@@ -107,6 +108,7 @@ batch_tokens 256;
 batch_sequences 16;
 batch_delay 2ms;
 step_time 20ms;
+kv_type bf16;
 prefix_cache on;
 queue 32;
 queue_timeout 30s;
@@ -122,6 +124,7 @@ moe_resume 2;
 REST
 is(completion($full, { prompt => 'a', max_tokens => 2, model => $_ })->{status}, 200, "model $_")
     for qw(demo gpt-4o-mini nginx-helper);
+like($full->log_text, qr/cache of \d+ tokens in bf16/, 'kv_type');
 is(get($full, '/v1/models/gpt-4o-mini')->{status}, 200, 'the alias is a model');
 
 # So is conf/nginx.conf.sample, given what it names.

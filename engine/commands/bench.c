@@ -16,6 +16,7 @@
 
 #include "engine/commands/commands.h"
 #include "engine/commands/session.h"
+#include "engine/device/kv_type.h"
 #include "engine/core/clock.h"
 #include "engine/model/mapping.h"
 
@@ -26,6 +27,7 @@
 typedef struct {
     const char *model;
     uint64_t prompt, gen, threads;
+    moe_kv_type_t kv_type;
     uint64_t batches[BATCHES_LIMIT];
     unsigned n_batches;
     uint64_t largest;
@@ -146,6 +148,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         rc = strcmp(argv[i], "--prompt") == 0 ? moe_command_number(value, 1, 1 << 24, &a->prompt)
              : strcmp(argv[i], "--gen") == 0 ? moe_command_number(value, 1, 1 << 24, &a->gen)
              : strcmp(argv[i], "--threads") == 0 ? moe_command_number(value, 1, 1024, &a->threads)
+             : strcmp(argv[i], "--kv-type") == 0 ? moe_kv_type_find(value, &a->kv_type)
              : strcmp(argv[i], "--batch") == 0 ? parse_batches(a, value) : -1;
         if (rc != 0) {
             return moe_command_wrong(&moe_command_bench, argv[i]);
@@ -307,6 +310,7 @@ static int bench(int argc, char **argv)
     moe_mapping_handle_sigbus();
     options.model = a.model;
     options.threads = (unsigned) a.threads;
+    options.kv_type = a.kv_type;
     options.batch_sequences = (uint32_t) a.largest;
     options.batch_tokens = a.largest > DEFAULT_BATCH_TOKENS ? (uint32_t) a.largest
                                                             : DEFAULT_BATCH_TOKENS;
@@ -322,7 +326,8 @@ static int bench(int argc, char **argv)
 
 const moe_command_t moe_command_bench = {
     .name = "bench",
-    .usage = "MODEL [--prompt P] [--gen G] [--batch 1,4,16] [--threads N] [--json]",
+    .usage = "MODEL [--prompt P] [--gen G] [--batch 1,4,16] [--threads N]"
+             " [--kv-type f32|bf16|q8_0] [--json]",
     .help = "measure speed and memory",
     .run = bench
 };

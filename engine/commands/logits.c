@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/commands/commands.h"
+#include "engine/device/kv_type.h"
 #include "engine/forward.h"
 #include "engine/model/mapping.h"
 
@@ -15,6 +16,7 @@
 typedef struct {
     const char *directory, *tokens;
     uint64_t top, threads;
+    moe_kv_type_t kv_type;
 } arguments_t;
 
 
@@ -35,6 +37,8 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
             bad = moe_command_number(value, 1, UINT32_MAX, &a->top);
         } else if (value && strcmp(argv[i], "--threads") == 0) {
             bad = moe_command_number(value, 1, 1024, &a->threads);
+        } else if (value && strcmp(argv[i], "--kv-type") == 0) {
+            bad = moe_kv_type_find(value, &a->kv_type);
         } else {
             bad = -1;
         }
@@ -123,7 +127,7 @@ static int run_tokens(moe_model_t *model, const uint32_t *ids, uint32_t n, const
     const uint32_t blocks = (n + MOE_BLOCK_TOKENS - 1) / MOE_BLOCK_TOKENS;
     moe_forward_options_t options = {
         .threads = (unsigned) a->threads, .cache_bytes = 0, .context = n, .batch_rows = CHUNK,
-        .batch_sequences = 1, .batch_outputs = CHUNK,
+        .batch_sequences = 1, .batch_outputs = CHUNK, .kv_type = a->kv_type,
     };
     uint32_t *table = malloc(blocks * sizeof(*table));
     uint32_t *order = malloc(model->vocabulary * sizeof(*order));
@@ -132,7 +136,7 @@ static int run_tokens(moe_model_t *model, const uint32_t *ids, uint32_t n, const
     if (table == NULL || order == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory for %u tokens", n);
     } else {
-        options.cache_bytes = blocks * moe_forward_cache_bytes(model);
+        options.cache_bytes = blocks * moe_forward_block_bytes(model, a->kv_type);
         forward = moe_forward_create(model, &options, error);
     }
     for (uint32_t at = 0; forward && at < n; at += CHUNK) {
@@ -183,7 +187,7 @@ static int logits(int argc, char **argv)
 
 const moe_command_t moe_command_logits = {
     .name = "logits",
-    .usage = "MODEL --tokens 1,2,3 [--top N] [--threads N]",
+    .usage = "MODEL --tokens 1,2,3 [--top N] [--threads N] [--kv-type f32|bf16|q8_0]",
     .help = "print the largest logits after each token, one JSON line per position",
     .run = logits
 };

@@ -8,11 +8,13 @@
 
 #include "engine/commands/commands.h"
 #include "engine/commands/session.h"
+#include "engine/device/kv_type.h"
 #include "engine/model/mapping.h"
 
 typedef struct {
     const char *model, *prompt, *chat;
     uint64_t threads;
+    moe_kv_type_t kv_type;
     moe_request_t request;
 } arguments_t;
 
@@ -112,6 +114,8 @@ static int set_option(arguments_t *a, const char *name, const char *value)
         return moe_command_number(value, 0, UINT64_MAX, &a->request.seed);
     } else if (strcmp(name, "--threads") == 0) {
         return moe_command_number(value, 1, 1024, &a->threads);
+    } else if (strcmp(name, "--kv-type") == 0) {
+        return moe_kv_type_find(value, &a->kv_type);
     } else {
         return -1;
     }
@@ -209,6 +213,7 @@ static int run(int argc, char **argv)
     moe_mapping_handle_sigbus();
     options.model = a.model;
     options.threads = (unsigned) a.threads;
+    options.kv_type = a.kv_type;
     engine = moe_session_open(&options, &answer.error);
     if (engine == NULL) {
         return moe_command_fail(&answer.error);
@@ -224,7 +229,8 @@ static int run(int argc, char **argv)
 
 const moe_command_t moe_command_run = {
     .name = "run",
-    .usage = "MODEL -p TEXT | --chat TEXT [-n N] [--temperature T] [--seed S] [--threads N]",
+    .usage = "MODEL -p TEXT | --chat TEXT [-n N] [--temperature T] [--seed S] [--threads N]"
+             " [--kv-type f32|bf16|q8_0]",
     .help = "continue a text or answer a question",
     .run = run
 };

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "engine/commands/commands.h"
+#include "engine/device/kv_type.h"
 #include "engine/model/mapping.h"
 #include "engine/serve/server.h"
 
@@ -113,6 +114,10 @@ static int set_string(configuration_t *c, const char *key, const char *text, moe
             return moe_fail(error, MOE_INVALID, "configuration: log_level: unknown level");
         }
         c->log.level = (moe_log_level_t) level;
+    } else if (strcmp(key, "kv_type") == 0) {
+        if (moe_kv_type_find(text, &c->engine.kv_type) != 0) {
+            return moe_fail(error, MOE_INVALID, "configuration: kv_type: none of " MOE_KV_TYPES);
+        }
     } else if (strcmp(key, "prefix_cache") == 0) {
         if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0) {
             return moe_fail(error, MOE_INVALID, "configuration: prefix_cache: not on or off");

@@ -141,7 +141,7 @@ typedef struct {
     const cpu_t *self;
     const moe_rows_t *rows;
     const moe_matrix_t *matrix;
-    const moe_cache_t *cache;
+    const moe_kv_t *cache;
     const float *x, *weight, *other;
     size_t x_stride, x_step, y_stride, y_step;
     const uint32_t *index;
@@ -285,34 +285,38 @@ static void store_rows(void *context, size_t first, size_t last, unsigned thread
 {
     const row_job_t *j = context;
     const moe_rows_t *rows = j->rows;
-    const moe_cache_t *c = j->cache;
+    const moe_kv_t *c = j->cache;
 
     for (size_t i = first; i < last; i++) {
         const uint32_t position = rows->positions[i];
         const uint32_t *table = rows->tables + (size_t) rows->sequences[i] * rows->table_stride;
         const size_t block = table[position / c->block_tokens];
 
-        memcpy(c->rows + block * c->block_stride + position % c->block_tokens * c->row_stride,
-               j->x + i * j->x_stride, j->size * sizeof(float));
+        j->self->kernels->store_row(c->type, j->x + i * j->x_stride, j->size,
+                                    (char *) c->rows + block * c->block_stride
+                                        + position % c->block_tokens * c->row_stride);
     }
 }
 
 
 static void cpu_store(moe_device_t *device, const moe_rows_t *rows, const float *x,
-                      size_t x_stride, uint32_t size, const moe_cache_t *cache)
+                      size_t x_stride, uint32_t size, const moe_kv_t *cache)
 {
-    row_job_t job = {.rows = rows, .x = x, .x_stride = x_stride, .size = size, .cache = cache};
+    row_job_t job = {.self = cpu(device), .rows = rows, .x = x, .x_stride = x_stride,
+                     .size = size, .cache = cache};
 
     moe_pool_run(cpu(device)->pool, store_rows, &job, rows->n, row_grain(size));
 }
 
 
-static void cpu_copy_rows(moe_device_t *device, const moe_cache_t *cache, uint32_t from,
+static void cpu_copy_rows(moe_device_t *device, const moe_kv_t *cache, uint32_t from,
                           uint32_t to, uint32_t tokens)
 {
     if (from != to) {
-        memcpy(cache->rows + to * cache->block_stride, cache->rows + from * cache->block_stride,
-               tokens * cache->row_stride * sizeof(float));
+        char *rows = cache->rows;
+
+        memcpy(rows + to * cache->block_stride, rows + from * cache->block_stride,
+               tokens * cache->row_stride);
     }
 }
 
@@ -479,7 +483,7 @@ typedef struct {
     const cpu_t *self;
     const moe_attention_t *attention;
     const moe_rows_t *rows;
-    const moe_cache_t *cache;
+    const moe_kv_t *cache;
     const float *query;
     float *y;
     size_t panels;                  /* of 16 heads */
@@ -518,7 +522,8 @@ static void attend_units(void *context, size_t first, size_t last, unsigned thre
         const moe_attend_t attend = {
             .query = j->query + (row * (size_t) a->heads + panel * MOE_PANEL) * width,
             .heads = panel_heads(a, panel), .width = width, .latent = a->latent,
-            .cache = j->cache->rows, .block_stride = j->cache->block_stride,
+            .cache = j->cache->rows, .type = j->cache->type,
+            .block_stride = j->cache->block_stride,
             .row_stride = j->cache->row_stride, .block_tokens = j->cache->block_tokens,
             .blocks = j->rows->tables + (size_t) j->rows->sequences[row] * j->rows->table_stride,
             .first = start, .last = end - start < SPLIT ? end : start + SPLIT, .scale = a->scale,
@@ -553,7 +558,7 @@ static void join_units(void *context, size_t first, size_t last, unsigned thread
 
 /* As many rows as there is room for parts at a time. */
 static void cpu_attend(moe_device_t *device, const moe_attention_t *attention,
-                       const moe_rows_t *rows, const moe_cache_t *cache, const float *query,
+                       const moe_rows_t *rows, const moe_kv_t *cache, const float *query,
                        float *y)
 {
     cpu_t *self = cpu(device);
@@ -562,6 +567,7 @@ static void cpu_attend(moe_device_t *device, const moe_attention_t *attention,
         .panels = (attention->heads + MOE_PANEL - 1) / MOE_PANEL,
     };
 
+    assert(cache->block_tokens <= MOE_ATTEND_ROWS);
     for (uint32_t row = 0; row < rows->n;) {
         job.n_units = 0;
         while (row < rows->n

@@ -19,6 +19,7 @@
 #include "engine/core/error.h"
 #include "engine/core/threads.h"
 #include "engine/model/tensor.h"
+#include "kernels/kv.h"
 
 typedef struct moe_device_s moe_device_t;
 
@@ -44,12 +45,13 @@ typedef struct {
 } moe_rows_t;
 
 /* Paged memory of one layer: row of position p: rows + block * block_stride + p % block_tokens *
- * row_stride, in floats.  Rows are padded to 16 floats. */
+ * row_stride, in bytes. */
 typedef struct {
-    float *rows;
+    void *rows;
+    moe_kv_type_t type;
     size_t block_stride, row_stride;
-    uint32_t block_tokens;
-} moe_cache_t;
+    uint32_t block_tokens;              /* at most 16 */
+} moe_kv_t;
 
 /* y = x times matrix i, for every i of the stack: matrix i reads at x + i * x_step and writes at
  * y + i * y_step.  Strides are floats between rows. */
@@ -142,18 +144,19 @@ typedef struct {
                  uint32_t heads, uint32_t size, const float *x, size_t x_stride, size_t x_step,
                  float *y, size_t y_stride, size_t y_step);
 
-    /* Stores the first `size` floats of each row as the cache row of its position. */
+    /* Stores the first `size` floats of each row as the cache row of its position, rounded to its
+     * type. */
     void (*store)(moe_device_t *device, const moe_rows_t *rows, const float *x, size_t x_stride,
-                  uint32_t size, const moe_cache_t *cache);
+                  uint32_t size, const moe_kv_t *cache);
 
     /* The first `tokens` rows of block `from` become those of block `to`. */
-    void (*copy_rows)(moe_device_t *device, const moe_cache_t *cache, uint32_t from, uint32_t to,
+    void (*copy_rows)(moe_device_t *device, const moe_kv_t *cache, uint32_t from, uint32_t to,
                       uint32_t tokens);
 
     /* query: [n, heads, latent + rope]; each row attends to all positions up to its own;
      * y: [n, heads, latent]. */
     void (*attend)(moe_device_t *device, const moe_attention_t *attention, const moe_rows_t *rows,
-                   const moe_cache_t *cache, const float *query, float *y);
+                   const moe_kv_t *cache, const float *query, float *y);
 
     /* scores: [n, experts] logits, overwritten; keys: scratch of the same size; ids, weights:
      * [n, top_k] by falling key, ties to the lower index. */

@@ -21,8 +21,8 @@ typedef struct {
 typedef struct {
     moe_mixer_kind_t kind;
 
-    /* Floats that a layer keeps of each token. */
-    uint32_t (*cache_floats)(const moe_layer_t *layer);
+    /* How many numbers a layer keeps of each token. */
+    uint32_t (*cache_numbers)(const moe_layer_t *layer);
 
     /* Floats of scratch memory that `run` needs; layers share it. */
     size_t (*scratch_floats)(const moe_layer_t *layer, const moe_mixer_env_t *env);
@@ -32,7 +32,7 @@ typedef struct {
     void *(*create)(const moe_layer_t *layer, const moe_mixer_env_t *env, moe_error_t *error);
 
     /* y = mixer(x) for all rows, [n, hidden] both; writes the rows' cache entries first. */
-    void (*run)(void *state, const moe_rows_t *rows, const moe_cache_t *cache, const float *x,
+    void (*run)(void *state, const moe_rows_t *rows, const moe_kv_t *cache, const float *x,
                 float *y, float *scratch);
 } moe_mixer_t;
 

@@ -36,7 +36,7 @@ typedef struct {
 } scratch_t;
 
 
-static uint32_t mla_cache_floats(const moe_layer_t *layer)
+static uint32_t mla_cache_numbers(const moe_layer_t *layer)
 {
     return layer->mla.kv_lora + layer->mla.rope;
 }
@@ -181,7 +181,7 @@ static void project(const mla_t *self, uint32_t n, const float *x, const scratch
 }
 
 
-static void mla_run(void *state, const moe_rows_t *rows, const moe_cache_t *cache, const float *x,
+static void mla_run(void *state, const moe_rows_t *rows, const moe_kv_t *cache, const float *x,
                     float *y, float *memory)
 {
     const mla_t *self = state;
@@ -216,7 +216,7 @@ static void mla_run(void *state, const moe_rows_t *rows, const moe_cache_t *cach
 
 const moe_mixer_t moe_mixer_mla = {
     .kind = MOE_MIXER_MLA,
-    .cache_floats = mla_cache_floats,
+    .cache_numbers = mla_cache_numbers,
     .scratch_floats = mla_scratch_floats,
     .create = mla_create,
     .run = mla_run,

@@ -38,6 +38,7 @@ typedef struct {
     unsigned threads;               /* 0: one per CPU */
     uint32_t context;               /* 0: the model's; cut to what the cache holds */
     uint64_t kv_cache;              /* bytes; 0: 1 GiB, or half of what the weights leave */
+    moe_kv_type_t kv_type;          /* of the cache's rows */
     int no_prefix_cache;            /* computed prefixes are not kept for other requests */
     uint32_t batch_tokens;          /* 0: 512 */
     uint32_t batch_sequences;       /* 0: 64; cut to batch_tokens */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/core/memory.h"
+#include "engine/device/kv_type.h"
 #include "engine/serve/texts.h"
 
 #define DEFAULT_KV_CACHE (1ull << 30)
@@ -83,6 +84,7 @@ static int open_forward(moe_loaded_t *loaded, const moe_engine_options_t *option
         return -1;
     }
     forward->threads = options->threads ? options->threads : moe_cpu_count();
+    forward->kv_type = options->kv_type;
     forward->context = or_default(options->context, longest);
     forward->batch_rows = or_default(options->batch_tokens, DEFAULT_BATCH_TOKENS);
     forward->batch_sequences = or_default(options->batch_sequences, DEFAULT_BATCH_SEQUENCES);
@@ -134,7 +136,8 @@ static int open_scheduler(moe_loaded_t *loaded, const moe_engine_options_t *opti
     }
     loaded->cache = moe_cache_create(blocks, error);
     if (loaded->cache == NULL
-        || moe_prefix_key_init(&loaded->prefix_key, options->model, "f32", error) != 0)
+        || moe_prefix_key_init(&loaded->prefix_key, options->model,
+                               moe_kv_type_name(options->kv_type), error) != 0)
     {
         return -1;
     }

@@ -9,6 +9,7 @@
  */
 
 #include "engine/core/clock.h"
+#include "engine/device/kv_type.h"
 #include "engine/serve/engine_internal.h"
 
 #define WORTH_SHARING 65536u        /* logits of a step from which several threads draw tokens */
@@ -34,10 +35,11 @@ static int load(moe_engine_t *engine)
         rc = moe_metrics_loaded(&engine->metrics, &engine->loaded, moe_now_ns() - began, &error);
     }
     if (rc == 0) {
-        moe_log(log, MOE_LOG_NOTICE, "%s loaded in %.2f s: %s, context %u, cache of %llu tokens",
-                engine->options.model, (double) (moe_now_ns() - began) * 1e-9,
+        moe_log(log, MOE_LOG_NOTICE, "%s loaded in %.2f s: %s, context %u, cache of %llu tokens"
+                " in %s", engine->options.model, (double) (moe_now_ns() - began) * 1e-9,
                 moe_forward_isa(engine->loaded.forward), engine->loaded.lexicon.context,
-                moe_cache_blocks(engine->loaded.cache) * (unsigned long long) MOE_BLOCK_TOKENS);
+                moe_cache_blocks(engine->loaded.cache) * (unsigned long long) MOE_BLOCK_TOKENS,
+                moe_kv_type_name(engine->options.kv_type));
     } else {
         moe_log(log, MOE_LOG_ERR, "%s: %s", engine->options.model, error.message);
     }

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector.h"
 
 
@@ -22,14 +23,34 @@ static size_t round_to_panels(size_t n)
 }
 
 
-static const float *cache_rows(const moe_attend_t *a, size_t position)
+/* The rows of one block as floats. */
+typedef struct {
+    const float *rows;
+    size_t n, stride;
+} block_t;
+
+
+/* The block at a position, as far as the stretch goes: in place, or widened into memory.  That costs
+ * little, since all 16 heads use it. */
+static block_t cache_block(const moe_attend_t *a, size_t position, float *memory)
 {
-    return a->cache + a->blocks[position / a->block_tokens] * a->block_stride;
+    const char *rows = (const char *) a->cache
+                       + a->blocks[position / a->block_tokens] * a->block_stride;
+    const size_t rest = a->last - position, n = rest < a->block_tokens ? rest : a->block_tokens;
+    block_t block = { memory, n, moe_kv_row_size(a->type, a->width) };
+
+    if (a->type == MOE_KV_F32) {
+        return (block_t) { (const float *) rows, n, a->row_stride / sizeof(float) };
+    }
+    for (size_t i = 0; i < n; i++) {
+        load_row(a->type, rows + i * a->row_stride, a->width, memory + i * block.stride);
+    }
+    return block;
 }
 
 
 /* Scores [last - first][16]: lanes of missing heads are zero. */
-static void attend_scores(const moe_attend_t *a, float *panel, float *scores)
+static void attend_scores(const moe_attend_t *a, float *panel, float *scores, float *memory)
 {
     memset(panel, 0, a->width * MOE_PANEL * sizeof(float));
     for (size_t h = 0; h < a->heads; h++) {
@@ -38,14 +59,14 @@ static void attend_scores(const moe_attend_t *a, float *panel, float *scores)
         }
     }
     for (size_t p = a->first; p < a->last; p += a->block_tokens) {
+        const block_t block = cache_block(a, p, memory);
         const tile_t tile = {
             .w = (const char *) panel, .w_panel = a->width * MOE_PANEL, .w_step = MOE_PANEL,
-            .depth = a->width, .x = cache_rows(a, p), .x_row = a->row_stride, .x_step = 1,
+            .depth = a->width, .x = block.rows, .x_row = block.stride, .x_step = 1,
             .y = scores + (p - a->first) * MOE_PANEL, .y_row = MOE_PANEL,
         };
 
-        run_product(tile, a->last - p < a->block_tokens ? a->last - p : a->block_tokens, MOE_PANEL,
-                    MOE_ELEMENT_F32, 0);
+        run_product(tile, block.n, MOE_PANEL, MOE_ELEMENT_F32, 0);
     }
 }
 
@@ -77,14 +98,16 @@ static void attend_softmax(const moe_attend_t *a, float *scores)
 static void attend(const moe_attend_t *a)
 {
     float *panel = a->scratch, *scores = panel + a->width * MOE_PANEL;
+    float *memory = scores + (a->last - a->first) * MOE_PANEL;
     const size_t latent = round_to_panels(a->latent);
 
-    attend_scores(a, panel, scores);
+    attend_scores(a, panel, scores, memory);
     attend_softmax(a, scores);
     for (size_t p = a->first; p < a->last; p += a->block_tokens) {
+        const block_t block = cache_block(a, p, memory);
         const tile_t tile = {
-            .w = (const char *) cache_rows(a, p), .w_panel = MOE_PANEL, .w_step = a->row_stride,
-            .depth = a->last - p < a->block_tokens ? a->last - p : a->block_tokens,
+            .w = (const char *) block.rows, .w_panel = MOE_PANEL, .w_step = block.stride,
+            .depth = block.n,
             .x = scores + (p - a->first) * MOE_PANEL, .x_row = 1, .x_step = MOE_PANEL,
             .y = a->part + 2 * MOE_PANEL, .y_row = latent, .accumulate = p > a->first,
         };

@@ -46,4 +46,14 @@ static inline uint16_t bf16_from_f32(float value)
     return (uint16_t) ((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
+
+/* The smallest bfloat16 that is not below a value >= 0; what is not a number stays so. */
+static inline uint16_t bf16_above(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return value != value ? 0x7fc0u : (uint16_t) ((bits + 0xffffu) >> 16);
+}
+
 #endif

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/kv.h"
+
 #define MOE_PANEL 16u               /* output rows of a weight panel */
 
 typedef enum {
@@ -39,17 +41,19 @@ typedef struct {
     size_t rows;
 } moe_product_t;
 
+#define MOE_ATTEND_ROWS 16u
+
 /* One row of attention over positions [first, last) of a paged cache, for up to 16 heads. */
 typedef struct {
     const float *query;             /* [heads, width] */
     size_t heads;
     size_t width;                   /* floats of a cache row that meet the query */
     size_t latent;                  /* its first floats: what is averaged */
-    const float *cache;             /* of this layer, in block 0 */
-    size_t block_stride;            /* floats between blocks */
-    size_t row_stride;              /* floats between tokens of a block; at least `latent` rounded
-                                     * up to 16, and 16 floats lie behind the last row */
-    size_t block_tokens;
+    const void *cache;              /* of this layer, in block 0 */
+    moe_kv_type_t type;             /* of its rows, of `width` numbers */
+    size_t block_stride;            /* bytes between blocks */
+    size_t row_stride;              /* bytes between tokens of a block */
+    size_t block_tokens;            /* at most MOE_ATTEND_ROWS */
     const uint32_t *blocks;         /* of the sequence */
     size_t first, last;             /* first: a multiple of block_tokens; last > first */
     float scale;
@@ -64,9 +68,11 @@ static inline size_t moe_attend_part(size_t latent)
 }
 
 
+/* A panel of queries, scores, and a block of the cache as floats. */
 static inline size_t moe_attend_scratch(size_t width, size_t positions)
 {
-    return MOE_PANEL * (width + positions);
+    return MOE_PANEL * (width + positions)
+           + MOE_ATTEND_ROWS * moe_kv_row_size(MOE_KV_Q8_0, width);
 }
 
 
@@ -109,6 +115,9 @@ typedef struct {
     /* Rotates pairs of x into y (may be x): (2j, 2j+1) interleaved, else (j, j + n / 2).
      * table: [n / 2] cos, then [n / 2] sin. */
     void (*rope)(const float *x, const float *table, int interleaved, size_t n, float *y);
+
+    /* x: [n] into a cache row. */
+    void (*store_row)(moe_kv_type_t type, const float *x, size_t n, void *row);
 
     void (*attend)(const moe_attend_t *attend);
 

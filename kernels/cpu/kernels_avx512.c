@@ -19,6 +19,7 @@ const moe_kernels_t moe_kernels_avx512 = {
     .add = add,
     .combine = combine,
     .rope = rope,
+    .store_row = store_row,
     .attend = attend,
     .attend_join = attend_join,
     .route = route,

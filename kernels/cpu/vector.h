@@ -59,6 +59,12 @@ MOE_INLINE v16 v16_load_f16(const uint16_t *p)
 }
 
 
+MOE_INLINE v16 v16_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) p)));
+}
+
+
 MOE_INLINE void v16_store(float *p, v16 a)
 {
     _mm512_storeu_ps(p, a);
@@ -179,6 +185,18 @@ MOE_INLINE v16 v16_load_f16(const uint16_t *p)
 }
 
 
+MOE_INLINE __m256 v8_load_i8(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) p)));
+}
+
+
+MOE_INLINE v16 v16_load_i8(const int8_t *p)
+{
+    return v16_pair(v8_load_i8(p), v8_load_i8(p + 8));
+}
+
+
 MOE_INLINE void v16_store(float *p, v16 a)
 {
     _mm256_storeu_ps(p, a.low);
@@ -290,6 +308,12 @@ MOE_INLINE v16 v16_load_bf16(const uint16_t *p)
 MOE_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     V16_EACH(f32_from_f16(p[i]));
+}
+
+
+MOE_INLINE v16 v16_load_i8(const int8_t *p)
+{
+    V16_EACH((float) p[i]);
 }
 
 

@@ -41,7 +41,8 @@ static float *logits_of(const char *path, size_t *size, moe_error_t *error)
         ids[i] = (i * 37 + 11) % model->vocabulary;
         blocks[i / MOE_BLOCK_TOKENS] = i / MOE_BLOCK_TOKENS;
     }
-    options.cache_bytes = sizeof(blocks) / sizeof(blocks[0]) * moe_forward_cache_bytes(model);
+    options.cache_bytes = sizeof(blocks) / sizeof(blocks[0])
+                          * moe_forward_block_bytes(model, MOE_KV_F32);
     forward = moe_forward_create(model, &options, error);
     if (forward != NULL) {
         *size = (size_t) TOKENS * model->vocabulary;

@@ -55,7 +55,7 @@ static int set_up(void **state)
         print_error("%s: %s\n", GOLDEN, f.model ? "no items" : error.message);
         return -1;
     }
-    options.cache_bytes = CONTEXT / MOE_BLOCK_TOKENS * moe_forward_cache_bytes(f.model);
+    options.cache_bytes = CONTEXT / MOE_BLOCK_TOKENS * moe_forward_block_bytes(f.model, MOE_KV_F32);
     f.forward = moe_forward_create(f.model, &options, &error);
     for (uint32_t b = 0; b < CONTEXT / MOE_BLOCK_TOKENS; b++) {
         f.blocks[b] = b;

@@ -103,7 +103,7 @@ static void run_case(const json_t *test)
     };
     const moe_batch_t batch = { .sequences = &sequence, .n_sequences = 1 };
     moe_forward_options_t options = {
-        .threads = 1, .cache_bytes = 4 * moe_forward_cache_bytes(model), .context = TOKENS_LIMIT,
+        .threads = 1, .cache_bytes = 4 * moe_forward_block_bytes(model, MOE_KV_F32), .context = TOKENS_LIMIT,
         .batch_rows = TOKENS_LIMIT, .batch_sequences = 1, .batch_outputs = TOKENS_LIMIT
     };
     moe_forward_t *forward;

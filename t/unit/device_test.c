@@ -210,7 +210,11 @@ static void test_attention_waves(void **state)
     for (unsigned threads = 1; threads <= 3; threads++) {
         fixture_t f = open_device(threads);
         const moe_rows_t all = {N, NULL, positions, sequences, table, BLOCKS};
-        const moe_cache_t cache = {random_floats(&f, BLOCKS * 16 * ROW + 16), 16 * ROW, ROW, 16};
+        const moe_kv_t cache = {
+            .rows = random_floats(&f, BLOCKS * 16 * ROW), .type = MOE_KV_F32,
+            .block_stride = 16 * ROW * sizeof(float), .row_stride = ROW * sizeof(float),
+            .block_tokens = 16
+        };
         const float *query = random_floats(&f, N * query_row);
         float *y = allocate(&f, N * y_row), *alone = allocate(&f, y_row);
         moe_error_t error;

@@ -82,7 +82,7 @@ static uint64_t block_bytes(void)
     uint64_t bytes;
 
     assert_non_null(model);
-    bytes = moe_forward_cache_bytes(model);
+    bytes = moe_forward_block_bytes(model, MOE_KV_F32);
     moe_model_close(model);
     return bytes;
 }

@@ -177,30 +177,95 @@ static void test_reference(void **state)
 }
 
 
+/* Each kind of cache row for itself: a row is read as it is kept, also in the step that writes it. */
 static void test_chunks(void **state)
 {
     tiny_model_t options = tiny_model_defaults();
     uint32_t tokens[MAX_TOKENS];
     moe_forward_options_t forward_options;
     const uint32_t n = 300, chunks[] = {1, 7, 16, 64, 257};
-    moe_forward_t *forward;
     fixture_t f;
-    float *whole;
 
     options.context = MAX_TOKENS;
     f = open_model(options);
     forward_options = default_options(&f);
-    forward = create(&f, &forward_options);
     fill_tokens(tokens, n, options.vocabulary, 9);
-    whole = run_alone(forward, &f, tokens, n, n, 0, 1);
-    for (size_t i = 0; i < 5; i++) {
-        float *cut = run_alone(forward, &f, tokens, n, chunks[i], 3 + (uint32_t) i, 7);
+    for (size_t type = MOE_KV_F32; type <= MOE_KV_Q8_0; type++) {
+        moe_forward_t *forward;
+        float *whole;
 
-        assert_memory_equal(cut, whole, (size_t) n * options.vocabulary * sizeof(float));
-        free(cut);
+        forward_options.kv_type = type;
+        forward = create(&f, &forward_options);
+        whole = run_alone(forward, &f, tokens, n, n, 0, 1);
+        for (size_t i = 0; i < 5; i++) {
+            float *cut = run_alone(forward, &f, tokens, n, chunks[i], 3 + (uint32_t) i, 7);
+
+            assert_memory_equal(cut, whole, (size_t) n * options.vocabulary * sizeof(float));
+            free(cut);
+        }
+        free(whole);
+        moe_forward_free(forward);
     }
-    free(whole);
-    moe_forward_free(forward);
+    close_model(&f);
+}
+
+
+/* Relative error of logits [n]. */
+static double relative_error(const float *y, const float *reference, size_t n)
+{
+    double error = 0, norm = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        error += pow((double) y[i] - reference[i], 2);
+        norm += pow(reference[i], 2);
+    }
+    return sqrt(error / norm);
+}
+
+
+/* Shorter rows are near f32, and as many more fit into the same memory as they are shorter. */
+static void test_kv_types(void **state)
+{
+    static const struct {
+        double least, most, tokens;
+    } bounds[] = {
+        [MOE_KV_F32] = {0, 0, 1}, [MOE_KV_BF16] = {1e-4, 5e-3, 2}, [MOE_KV_Q8_0] = {1e-3, 3e-2, 3.7}
+    };
+    tiny_model_t options = tiny_model_defaults();
+    uint32_t tokens[MAX_TOKENS], blocks = 0;
+    const uint32_t n = 200;
+    float *reference = NULL;
+    fixture_t f;
+
+    options.context = MAX_TOKENS;
+    options.kv_lora = 240;              /* 15 / 16 of a row that fills its groups */
+    options.rope = 16;
+    f = open_model(options);
+    fill_tokens(tokens, n, options.vocabulary, 13);
+    for (size_t type = MOE_KV_F32; type <= MOE_KV_Q8_0; type++) {
+        moe_forward_options_t forward_options = default_options(&f);
+        moe_forward_t *forward;
+        float *logits;
+        double error;
+
+        forward_options.kv_type = type;
+        forward = create(&f, &forward_options);
+        logits = run_alone(forward, &f, tokens, n, n, 0, 1);
+        if (reference == NULL) {
+            reference = logits;
+            blocks = moe_forward_blocks(forward);
+        }
+        error = relative_error(logits, reference, (size_t) n * options.vocabulary);
+        print_message("kv_type %zu: relative error %.2g, blocks %u\n", type, error,
+                      moe_forward_blocks(forward));
+        assert_true(error >= bounds[type].least && error <= bounds[type].most);
+        assert_true(moe_forward_blocks(forward) >= (uint32_t) (bounds[type].tokens * blocks));
+        if (logits != reference) {
+            free(logits);
+        }
+        moe_forward_free(forward);
+    }
+    free(reference);
     close_model(&f);
 }
 
@@ -281,12 +346,14 @@ static void test_shared_rows(void **state)
     enum { N = 100, BLOCKS = 7 };
     static const uint32_t cuts[] = {1, 15, 16, 17, 40, 63, 64, 99};
     fixture_t f = open_model(tiny_model_defaults());
-    const moe_forward_options_t options = default_options(&f);
+    moe_forward_options_t options = default_options(&f);
     const uint32_t vocabulary = f.options.vocabulary;
-    moe_forward_t *forward = create(&f, &options);
+    moe_forward_t *forward;
     uint32_t tokens[MAX_TOKENS];
     float *whole;
 
+    options.kv_type = MOE_KV_Q8_0;
+    forward = create(&f, &options);
     fill_tokens(tokens, N, vocabulary, 4);
     whole = run_alone(forward, &f, tokens, N, N, 0, 1);
     for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
@@ -322,29 +389,34 @@ static void test_threads_and_instruction_sets(void **state)
     uint32_t tokens[MAX_TOKENS];
     const uint32_t n = 100;
     const char *forced = getenv("MOE_ISA");
-    float *first = NULL;
+    float *first[3] = {NULL};
 
     fill_tokens(tokens, n, f.options.vocabulary, 2);
     for (size_t k = 0; moe_kernels_name(k); k++) {
-        for (options.threads = 1; options.threads <= 3; options.threads++) {
+        for (unsigned i = 0; i < 6; i++) {
+            const unsigned type = i % 3;
             moe_forward_t *forward;
             float *logits;
 
+            options.kv_type = type;
+            options.threads = 1 + (i + (unsigned) k) % 3;
             setenv("MOE_ISA", moe_kernels_name(k), 1);
             forward = create(&f, &options);
             assert_string_equal(moe_forward_isa(forward), moe_kernels_name(k));
             logits = run_alone(forward, &f, tokens, n, 33, 0, 1);
-            if (first == NULL) {
-                first = logits;
+            if (first[type] == NULL) {
+                first[type] = logits;
             } else {
-                assert_memory_equal(logits, first,
+                assert_memory_equal(logits, first[type],
                                     (size_t) n * f.options.vocabulary * sizeof(float));
                 free(logits);
             }
             moe_forward_free(forward);
         }
     }
-    free(first);
+    for (unsigned type = 0; type < 3; type++) {
+        free(first[type]);
+    }
     if (forced) {
         setenv("MOE_ISA", forced, 1);
     } else {
@@ -414,7 +486,7 @@ static void test_loading(void **state)
     moe_forward_free(forward);
 
     options.progress = NULL;
-    options.cache_bytes = 7 * moe_forward_cache_bytes(f.model) + 1;
+    options.cache_bytes = 7 * moe_forward_block_bytes(f.model, MOE_KV_F32) + 1;
     forward = create(&f, &options);
     assert_int_equal(moe_forward_blocks(forward), 7);
     moe_forward_free(forward);
@@ -459,6 +531,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),
         cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_kv_types),
         cmocka_unit_test(test_crowd),
         cmocka_unit_test(test_shared_rows),
         cmocka_unit_test(test_threads_and_instruction_sets),

@@ -307,16 +307,41 @@ static void test_rope(void **state)
 
 typedef struct {
     size_t heads, latent, rope, tokens;
-    float *query, *cache;               /* cache: blocks of 16 rows in mixed order */
+    float *query;
+    moe_kv_type_t type;
+    char *cache;                        /* blocks of 16 rows in mixed order */
     uint32_t blocks[64];
-    size_t row;                         /* padded */
+    size_t row;                         /* bytes */
     float scale;
 } attend_case_t;
 
 
-static const float *cache_row(const attend_case_t *c, size_t position)
+/* Number i of a row of `width` as kernels/kv.h says that it is kept. */
+static float kept_number(moe_kv_type_t type, const void *row, size_t width, size_t i)
 {
-    return c->cache + (c->blocks[position / 16] * 16 + position % 16) * c->row;
+    const size_t rounded = (width + 31) / 32 * 32;
+    uint32_t bits;
+    float value;
+
+    switch (type) {
+    case MOE_KV_BF16:
+        bits = (uint32_t) ((const uint16_t *) row)[i] << 16;
+        break;
+    case MOE_KV_Q8_0:
+        bits = (uint32_t) ((const uint16_t *) ((const int8_t *) row + rounded))[i / 32] << 16;
+        break;
+    default:
+        return ((const float *) row)[i];
+    }
+    memcpy(&value, &bits, sizeof(value));
+    return type == MOE_KV_Q8_0 ? value * ((const int8_t *) row)[i] : value;
+}
+
+
+static float cached(const attend_case_t *c, size_t position, size_t i)
+{
+    return kept_number(c->type, c->cache + (c->blocks[position / 16] * 16 + position % 16) * c->row,
+                       c->latent + c->rope, i);
 }
 
 
@@ -331,7 +356,7 @@ static void check_attend(const attend_case_t *c, const float *y)
         for (size_t p = 0; p < c->tokens; p++) {
             score[p] = 0;
             for (size_t i = 0; i < width; i++) {
-                score[p] += (double) c->query[h * width + i] * cache_row(c, p)[i];
+                score[p] += (double) c->query[h * width + i] * cached(c, p, i);
             }
             score[p] *= c->scale;
             maximum = fmax(maximum, score[p]);
@@ -344,7 +369,7 @@ static void check_attend(const attend_case_t *c, const float *y)
             double value = 0;
 
             for (size_t p = 0; p < c->tokens; p++) {
-                value += score[p] / sum * cache_row(c, p)[i];
+                value += score[p] / sum * cached(c, p, i);
             }
             norm += value * value;
             error += (value - y[h * c->latent + i]) * (value - y[h * c->latent + i]);
@@ -366,7 +391,7 @@ static float *run_attend(const moe_kernels_t *kernels, const attend_case_t *c, s
     for (size_t i = 0; i < n_parts; i++) {
         const moe_attend_t attend = {
             .query = c->query, .heads = c->heads, .width = c->latent + c->rope,
-            .latent = c->latent, .cache = c->cache, .block_stride = 16 * c->row,
+            .latent = c->latent, .cache = c->cache, .type = c->type, .block_stride = 16 * c->row,
             .row_stride = c->row, .block_tokens = 16, .blocks = c->blocks, .first = i * split,
             .last = (i + 1) * split < c->tokens ? (i + 1) * split : c->tokens, .scale = c->scale,
             .scratch = scratch, .part = parts + i * part,
@@ -382,6 +407,33 @@ static float *run_attend(const moe_kernels_t *kernels, const attend_case_t *c, s
 }
 
 
+static void check_attention(attend_case_t *c, const float *rows)
+{
+    const size_t width = c->latent + c->rope;
+    float *first = NULL;
+
+    c->row = moe_kv_row_bytes(c->type, width);
+    c->cache = malloc(64 * 16 * c->row);
+    for (size_t k = 0; k < n_isas; k++) {
+        float *y;
+
+        for (size_t i = 0; i < 64 * 16; i++) {
+            isas[k]->store_row(c->type, rows + i * width, width, c->cache + i * c->row);
+        }
+        y = run_attend(isas[k], c, 64);
+        if (first) {
+            assert_same(y, first, c->heads * c->latent);
+            free(y);
+        } else {
+            check_attend(c, y);
+            first = y;
+        }
+    }
+    free(first);
+    free(c->cache);
+}
+
+
 static void test_attend(void **state)
 {
     static const size_t lengths[] = {1, 2, 15, 16, 17, 63, 64, 65, 128, 200};
@@ -390,28 +442,78 @@ static void test_attend(void **state)
     for (size_t i = 0; i < 40; i++) {
         attend_case_t c = {.heads = shapes[i % 4][0], .latent = shapes[i % 4][1],
                            .rope = shapes[i % 4][2], .tokens = lengths[i / 4], .scale = 0.3f};
-        float *first = NULL;
+        float *rows = random_floats(64 * 16 * (c.latent + c.rope), 2);
 
-        c.row = (c.latent + c.rope + 15) / 16 * 16;
         c.query = random_floats(c.heads * (c.latent + c.rope), 2);
-        c.cache = random_floats(64 * 16 * c.row + 16, 2);
         for (uint32_t b = 0; b < 64; b++) {
             c.blocks[b] = (b * 37 + 5) % 64;
         }
-        for (size_t k = 0; k < n_isas; k++) {
-            float *y = run_attend(isas[k], &c, 64);
-
-            if (first) {
-                assert_same(y, first, c.heads * c.latent);
-                free(y);
-            } else {
-                check_attend(&c, y);
-                first = y;
-            }
+        for (c.type = MOE_KV_F32; c.type <= MOE_KV_Q8_0; c.type++) {
+            check_attention(&c, rows);
         }
-        free(first);
+        free(rows);
         free(c.query);
-        free(c.cache);
+    }
+}
+
+
+/* What is kept is near what was given, the same on every instruction set, and filled up by zeroes;
+ * nothing is written behind it. */
+static void test_rows(void **state)
+{
+    static const float special[] = {
+        0.0f, -0.0f, 1e-45f, -3e-42f, 1e-38f, 3e38f, -3e38f, 1.0f, 1.00390625f, 1.01171875f
+    };
+    static const size_t widths[] = {1, 15, 16, 17, 31, 32, 33, 48, 96, 576};
+
+    for (size_t i = 0; i < 60; i++) {
+        const moe_kv_type_t type = i % 3;
+        const size_t n = widths[i / 3 % 10], bytes = moe_kv_row_bytes(type, n);
+        float *x = random_floats(n, i < 30 ? 3 : 1e-30f);
+        uint8_t first[4096], row[4096];
+
+        for (size_t k = 0; k < n && i % 2; k += 5) {
+            x[k] = special[k / 5 % 10];
+        }
+        for (size_t k = 0; k < n_isas; k++) {
+            memset(row, 0xaa, sizeof(row));
+            isas[k]->store_row(type, x, n, row);
+            if (k == 0) {
+                memcpy(first, row, sizeof(row));
+            }
+            assert_memory_equal(row, first, sizeof(row));
+        }
+        assert_true(row[bytes] == 0xaa && row[bytes - 1] != 0xaa);
+        for (size_t k = 0; k < moe_kv_row_size(type, n); k++) {
+            const double kept = kept_number(type, row, n, k), value = k < n ? x[k] : 0.0;
+            double largest = 0.0;
+
+            for (size_t g = k / 32 * 32; g < n && g < k / 32 * 32 + 32; g++) {
+                largest = fmax(largest, fabs((double) x[g]));
+            }
+            assert_true(fabs(kept - value)
+                        <= (type == MOE_KV_F32    ? 0.0
+                            : type == MOE_KV_BF16 ? fabs(value) / 256
+                                                  : largest / 253)
+                               + (type == MOE_KV_F32 ? 0.0 : 1e-39));
+        }
+        free(x);
+    }
+}
+
+
+/* A row with something that is not a number does not become one. */
+static void test_broken_rows(void **state)
+{
+    for (moe_kv_type_t type = MOE_KV_F32; type <= MOE_KV_Q8_0; type++) {
+        for (size_t k = 0; k < n_isas; k++) {
+            float x[40] = {[7] = NAN, [35] = INFINITY};
+            uint16_t row[128];
+
+            isas[k]->store_row(type, x, 40, row);
+            assert_true(isnan(kept_number(type, row, 40, 7)));
+            assert_false(isfinite(kept_number(type, row, 40, 35)));
+        }
     }
 }
 
@@ -434,6 +536,8 @@ int main(void)
         cmocka_unit_test(test_swiglu),
         cmocka_unit_test(test_add_combine),
         cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_broken_rows),
         cmocka_unit_test(test_attend),
     };
 

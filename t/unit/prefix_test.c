@@ -5,7 +5,7 @@
 
 #include "t/unit/answers.h"
 
-#define REQUESTS 60u
+#define REQUESTS 48u
 #define TOGETHER 12u
 
 
@@ -44,14 +44,14 @@ static moe_request_t make_request(unsigned i, uint32_t *ids)
 }
 
 
-static uint64_t block_bytes(void)
+static uint64_t block_bytes(moe_kv_type_t type)
 {
     moe_error_t error;
     moe_model_t *model = moe_model_open(MODEL, &error);
     uint64_t bytes;
 
     assert_non_null(model);
-    bytes = moe_forward_cache_bytes(model);
+    bytes = moe_forward_block_bytes(model, type);
     moe_model_close(model);
     return bytes;
 }
@@ -95,18 +95,22 @@ static void run_all(moe_engine_t *engine, const answer_t *expected, unsigned see
 }
 
 
-static void test_same_bytes(void **state)
+/* Every `step`th of some settings. */
+static void check_same_bytes(moe_kv_type_t type, size_t step)
 {
-    const moe_engine_options_t options[] = {
+    const uint64_t block = block_bytes(type);
+    moe_engine_options_t options[] = {
         { .threads = 1 },
         { .threads = 2, .batch_tokens = 24 },
         { .threads = 1, .batch_sequences = 3, .step_time_ms = 1 },
-        { .threads = 2, .kv_cache = 26 * block_bytes() },
-        { .threads = 1, .kv_cache = 17 * block_bytes(), .batch_tokens = 17 },
-        { .threads = 2, .kv_cache = 17 * block_bytes(), .no_prefix_cache = 1 }
+        { .threads = 2, .kv_cache = 26 * block },
+        { .threads = 1, .kv_cache = 17 * block, .batch_tokens = 17 },
+        { .threads = 2, .kv_cache = 17 * block, .no_prefix_cache = 1 }
     };
     answer_t *expected = calloc(REQUESTS, sizeof(answer_t));
-    moe_engine_t *engine = new_engine((moe_engine_options_t) { .no_prefix_cache = 1 });
+    moe_engine_t *engine = new_engine((moe_engine_options_t) {
+        .no_prefix_cache = 1, .kv_type = type
+    });
     uint32_t ids[CONTEXT];
     moe_stats_t stats;
 
@@ -120,7 +124,8 @@ static void test_same_bytes(void **state)
     moe_engine_stats(engine, &stats);
     assert_int_equal(0, stats.cache_queries);
     moe_engine_free(engine);
-    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i += step) {
+        options[i].kv_type = type;
         engine = new_engine(options[i]);
         for (unsigned round = 0; round < 2; round++) {
             run_all(engine, expected, 10 * (unsigned) i + round);
@@ -132,6 +137,14 @@ static void test_same_bytes(void **state)
         moe_engine_free(engine);
     }
     free(expected);
+}
+
+
+static void test_same_bytes(void **state)
+{
+    check_same_bytes(MOE_KV_F32, 1);
+    check_same_bytes(MOE_KV_BF16, 4);
+    check_same_bytes(MOE_KV_Q8_0, 3);
 }
 
 
@@ -261,7 +274,7 @@ static void test_company_of_one_prompt(void **state)
 static void test_aborted(void **state)
 {
     moe_engine_t *engine = new_engine((moe_engine_options_t) {
-        .threads = 1, .kv_cache = 40 * block_bytes()
+        .threads = 1, .kv_cache = 40 * block_bytes(MOE_KV_F32)
     });
     answer_t *answer = calloc(1, sizeof(*answer));
     uint32_t ids[CONTEXT];
