@@ -277,8 +277,9 @@ for my $form (
     my $text = join $form =~ /\+/ ? '+' : '', @texts, '';
     my $answer = json_encode({ choices => [{ text => $text }] });
     my $url = scripted(sub {
-        return ("HTTP/1.1 200 OK\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer") if $_[0];
-        return ($chunked, chunks(777, $stream . "data: [DONE]\n\n"), "0\r\n\r\n");
+        return $_[0]
+            ? "HTTP/1.1 200 OK\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer"
+            : ($chunked, chunks(777, $stream . "data: [DONE]\n\n"), "0\r\n\r\n");
     });
     my $same = load('--requests', 1, '--json', '--verify', '--body', $greedy, $url);
 
@@ -312,8 +313,8 @@ my $slow = scripted(sub {
     sleep(0.02);
     return "HTTP/1.1 200 OK\r\nContent-Length: " . length($whole) . "\r\n\r\n$whole";
 });
-$result = load('--json', '--requests', 10, '--rate', 10000, '--arrivals', 'constant', '--concurrency',
-    1, $slow);
+$result = load('--json', '--requests', 10, '--rate', 10000, '--arrivals', 'constant',
+    '--concurrency', 1, $slow);
 cmp_ok($result->{json}{e2e_ms}{max}, '>=', 198, 'the last one waited for all others');
 cmp_ok($result->{json}{late_ms}{max}, '>=', 178, 'before it was sent');
 

@@ -5,8 +5,8 @@
 #     make bench    or    perl -It/lib t/bench/fair.pl [ROUNDS]
 #
 # The time to the first token of a long and of a shorter prompt, asked for with one key after the
-# other, alone and while another key keeps more requests open than the batch holds.  The aim: at most
-# twice.
+# other, alone and while another key keeps more requests open than the batch holds.  The aim: at
+# most twice.
 
 use strict;
 use warnings;

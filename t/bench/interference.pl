@@ -4,9 +4,9 @@
 #
 #     make bench    or    perl -It/lib t/bench/interference.pl [ROUNDS]
 #
-# 16 streams run from beginning to end, alone and while a prompt of 1,800 tokens arrives each second.
-# The aim: the 99th percentile of the time between two tokens is at most three times what it is
-# without the prompts, plus step_time.
+# 16 streams run from beginning to end, alone and while a prompt of 1,800 tokens arrives each
+# second.  The aim: the 99th percentile of the time between two tokens is at most three times what
+# it is without the prompts, plus step_time.
 
 use strict;
 use warnings;

@@ -3,9 +3,9 @@
  * models say before it.  Everything else that a delta may hold (tool calls) counts as part of the
  * answer, but has no text that could be compared.
  *
- * The events of a stream differ in little but their text, and parsing JSON would be half of what the
- * generator does.  So an event's bytes before and after its text are kept: where the next event has
- * the same ones and plain characters between them, it says the same but for the text.
+ * The events of a stream differ in little but their text, and parsing JSON would be half of what
+ * the generator does.  So an event's bytes before and after its text are kept: where the next event
+ * has the same ones and plain characters between them, it says the same but for the text.
  */
 
 #include "t/bench/load/answer.h"

@@ -21,7 +21,7 @@ typedef struct {
     char finish[32];                /* finish_reason; empty: none yet */
     char failure[LOAD_KIND];        /* kind of an error event; empty: none */
 
-    moe_buffer_t frame;             /* the last event that was parsed; empty: none to compare with */
+    moe_buffer_t frame;             /* an event that was parsed; empty: none to compare with */
     size_t text_at, text_size;      /* its text within it */
 } load_answer_t;
 
