@@ -790,8 +790,10 @@ static void test_equal_places(void **state)
     }
     /* What the other gives up is the other's again, not the one's that waits longer. */
     finish(&bench, &jobs[8]);
+    bench.shares[1].served += 1000;
     step(&bench, MS / 100);
     assert_int_equal(MOE_TASK_RUNNING, jobs[10].task.state);
+    assert_int_equal(2, moe_scheduler_preemptions(bench.scheduler));
     /* Less important tasks take nothing from others. */
     bench.tenant = 2;
     add(&bench, &jobs[12], 16, 300, 1);
@@ -808,6 +810,54 @@ static void test_equal_places(void **state)
     }
     tear_down(&bench);
     free(jobs);
+}
+
+
+/* The oldest keeps its blocks, though its tenant has most of them. */
+static void test_oldest_of_all(void **state)
+{
+    job_t jobs[3];
+    bench_t bench;
+
+    set_up(&bench, 10, 64, 4);
+    add(&bench, &jobs[0], 80, 40, 0);
+    bench.tenant = 1;
+    add(&bench, &jobs[1], 15, 60, 0);
+    add(&bench, &jobs[2], 15, 60, 0);
+    do {
+        assert_true(step(&bench, MS / 100) > 0);
+        assert_int_not_equal(MOE_TASK_WAITING, jobs[0].task.state);
+    } while (jobs[0].task.state == MOE_TASK_RUNNING);
+    assert_true(moe_scheduler_preemptions(bench.scheduler) > 0);
+    while (step(&bench, MS / 100) > 0) {
+    }
+    tear_down(&bench);
+}
+
+
+/* A step that completes a prompt of who was served less is not filled up with the other's, but two
+ * in a row are not cut short. */
+static void test_short_prompt(void **state)
+{
+    job_t large, small;
+    uint32_t computed;
+    bench_t bench;
+
+    set_up(&bench, 64, 64, 4);
+    add(&bench, &large, 400, 1, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        step(&bench, MS / 100);
+    }
+    bench.tenant = 1;
+    for (unsigned i = 0; i < 4; i++) {
+        computed = large.task.computed;
+        add(&bench, &small, 20, 1, 0);
+        assert_int_equal(i % 2 ? 64 : 20, step(&bench, MS / 100));
+        assert_int_equal(MOE_TASK_NEW, small.task.state);
+        assert_int_equal(i % 2 ? computed + 44 : computed, large.task.computed);
+    }
+    finish(&bench, &large);
+    tear_down(&bench);
 }
 
 
@@ -892,6 +942,8 @@ int main(void)
         cmocka_unit_test(test_flood),
         cmocka_unit_test(test_equal_rows),
         cmocka_unit_test(test_equal_places),
+        cmocka_unit_test(test_oldest_of_all),
+        cmocka_unit_test(test_short_prompt),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_random_cached)
     };
