@@ -6,12 +6,14 @@ use Moe::GGUF;
 use Moe::Test;
 
 my $reference = server();
-my $body = { prompt => 'Syntax: gzip', max_tokens => 20, seed => 3, temperature => 0.8, logprobs => 2 };
+my $body = { prompt => 'Syntax: gzip', max_tokens => 20, seed => 3, temperature => 0.8,
+             logprobs => 2 };
 my $expected = answers($reference);
 
 sub answers {
     my ($server) = @_;
-    my @answers = (completion($server, $body), chat($server, 'What is the default of <|eos|> gzip?'));
+    my @answers = (completion($server, $body),
+                   chat($server, 'What is the default of <|eos|> gzip?'));
 
     return join "\n", map { $_->{status}, json_encode($_->{json}{choices}) } @answers;
 }
@@ -46,7 +48,8 @@ my $file = file_content("$directory/demo.gguf");
 my $cut = "$server->{prefix}/cut.gguf";
 for my $case (
     ['cut in its data', substr($file, 0, 5_000_000), qr/cut\.gguf: .*truncated file/],
-    ['another architecture', $file =~ s/deepseek2/deepseek9/r, qr/general\.architecture: \\"deepseek9/],
+    ['another architecture', $file =~ s/deepseek2/deepseek9/r,
+     qr/general\.architecture: \\"deepseek9/],
     ['an unknown pre-tokenizer', $file =~ s/deepseek-v3/deepseek-v9/r, qr/tokenizer\.ggml\.pre: /],
     ['no GGUF', "GGML$file", qr/cut\.gguf: neither a directory nor a GGUF file/],
 ) {

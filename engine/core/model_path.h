@@ -13,9 +13,9 @@ typedef enum {
 } moe_path_kind_t;
 
 /*
- * A directory that holds no config.json but one model in GGUF (mmproj-*.gguf, vision encoders, aside)
- * stands for that file; `file` gets the path of a GGUF model.  A directory that holds neither is
- * MOE_PATH_DIRECTORY.  -1 with MOE_BAD_MODEL: path: what.
+ * A directory that holds no config.json but one model in GGUF (mmproj-*.gguf, vision encoders,
+ * aside) stands for that file; `file` gets the path of a GGUF model.  A directory that holds
+ * neither is MOE_PATH_DIRECTORY.  -1 with MOE_BAD_MODEL: path: what.
  */
 int moe_model_path(const char *path, char *file, size_t size, moe_error_t *error);
 

@@ -23,9 +23,9 @@ int moe_model_take_parts(moe_model_t *model, moe_error_t *error, moe_weight_t *w
     __attribute__((format(printf, 7, 8)));
 
 /*
- * Takes the same matrix [rows, columns] of `count` experts: the tensors "PREFIX0.NAME" and so on, or
- * "PREFIXNAME" [count, rows, columns] where the files hold all experts in one.  The weight of expert
- * e lies e * step bytes behind `first`.  0 or -1.
+ * Takes the same matrix [rows, columns] of `count` experts: the tensors "PREFIX0.NAME" and so on,
+ * or "PREFIXNAME" [count, rows, columns] where the files hold all experts in one.  The weight of
+ * expert e lies e * step bytes behind `first`.  0 or -1.
  */
 int moe_model_take_experts(moe_model_t *model, moe_error_t *error, moe_weight_t *first, size_t step,
                            uint32_t count, uint32_t rows, uint32_t columns, const char *prefix,

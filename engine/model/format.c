@@ -69,7 +69,8 @@ static void group_scale(const unsigned char *packed, int group, float *scale, fl
 }
 
 
-/* Q4_K, and Q5_K where `high` holds fifth bits: bit g of high[i] belongs to element i of group g. */
+/* Q4_K, and Q5_K where `high` holds fifth bits: bit g of high[i] belongs to element i of group
+ * g. */
 static void widen_k(const unsigned char *block, const unsigned char *high,
                     const unsigned char *quants, float *values)
 {

@@ -35,7 +35,13 @@ size_t moe_dtype_bytes(moe_dtype_t dtype, size_t count);
 /* What the address of the data must be a multiple of: 1 for the block formats. */
 size_t moe_dtype_alignment(moe_dtype_t dtype);
 
-/* values[i] = element i for i < count, a multiple of moe_dtype_block; data as its alignment says. */
+/* values[i] = element i for i < count, a multiple of moe_dtype_block; data as its alignment
+ * says. */
 void moe_widen(moe_dtype_t dtype, const void *data, size_t count, float *values);
+
+/* The way back, rounded to the nearest number that the format has under scales chosen by the
+ * largest and smallest of a group (no search for better ones).  Values must be finite, below
+ * 2^15. */
+void moe_narrow(moe_dtype_t dtype, const float *values, size_t count, void *data);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * A cursor runs over the mapped file; each read checks what is left first, so that nothing behind
  * the cursor is ever believed.  Metadata becomes a JSON object, for which typed and bounded getters
- * exist (config.h); the elements of all arrays together are bounded, because a JSON value takes more
- * memory than the byte that may stand for it in the file.
+ * exist (config.h); the elements of all arrays together are bounded, because a JSON value takes
+ * more memory than the byte that may stand for it in the file.
  */
 
 #include "engine/model/gguf.h"
@@ -255,7 +255,7 @@ static json_t *read_array(cursor_t *cursor, unsigned depth)
 }
 
 
-/* NULL: the error is set, unless memory ran out. */
+/* NULL: the error is set, or still MOE_OK where memory ran out. */
 static json_t *read_value(cursor_t *cursor, uint64_t type, unsigned depth)
 {
     uint64_t bits;
@@ -287,9 +287,12 @@ static int read_key(cursor_t *cursor, json_t *metadata)
     if (json_object_get(metadata, key) != NULL) {
         return moe_fail(cursor->error, MOE_BAD_MODEL, "%s: given twice", key);
     }
-    moe_fail(cursor->error, MOE_LIMIT, "out of memory");        /* unless something else is said */
+    cursor->error->code = MOE_OK;
     value = read_value(cursor, type, 0);
     if (value == NULL) {
+        if (cursor->error->code == MOE_OK) {
+            moe_fail(cursor->error, MOE_LIMIT, "out of memory");
+        }
         return moe_fail_in(cursor->error, "%s", key);
     }
     if (json_object_set_new(metadata, key, value) != 0) {
@@ -388,8 +391,8 @@ static int read_type(cursor_t *cursor, moe_tensor_t *tensor, uint64_t count)
     }
     type = &tensor_types[number];
     if (tensor->shape[tensor->n_dims - 1] % type->block != 0) {
-        return moe_fail(cursor->error, MOE_BAD_MODEL, "rows of %" PRIu64 " elements, not a multiple "
-                        "of the %u of a block of %s", tensor->shape[tensor->n_dims - 1],
+        return moe_fail(cursor->error, MOE_BAD_MODEL, "rows of %" PRIu64 " elements, not a "
+                        "multiple of the %u of a block of %s", tensor->shape[tensor->n_dims - 1],
                         type->block, type->name);
     }
     if (__builtin_mul_overflow(count / type->block, (uint64_t) type->bytes, &size)
@@ -524,16 +527,16 @@ uint32_t moe_gguf_parts(const json_t *metadata, const char *name, char *stem, si
         return 1;
     }
     if (number != 0) {
-        moe_fail(error, MOE_BAD_MODEL, "%s: split.no: part %u of %u: the model is named by its first "
-                 "part", name, number + 1, count);
+        moe_fail(error, MOE_BAD_MODEL, "%s: split.no: part %u of %u: the model is named by its "
+                 "first part", name, number + 1, count);
         return 0;
     }
     snprintf(ending, sizeof(ending), "-00001-of-%05u.gguf", count);
     if (length <= strlen(ending) || length - strlen(ending) >= size
         || strcmp(name + length - strlen(ending), ending) != 0)
     {
-        moe_fail(error, MOE_BAD_MODEL, "%s: split.count: the first of %u parts, but its name does not "
-                 "end with %s", name, count, ending);
+        moe_fail(error, MOE_BAD_MODEL, "%s: split.count: the first of %u parts, but its name does "
+                 "not end with %s", name, count, ending);
         return 0;
     }
     memcpy(stem, name, length - strlen(ending));

@@ -24,8 +24,8 @@
  * Appends the tensors of a mapped file, in the order of their data, with their dimensions turned
  * round (outermost first).  `name` is the file's name for messages, `file` the number to note.
  *
- * *metadata is a new object: metadata key -> string, boolean, number or array of such.  An f32 is the
- * shortest decimal number that means it, so that 0.1 is 0.1 again.
+ * *metadata is a new object: metadata key -> string, boolean, number or array of such.  An f32 is
+ * the shortest decimal number that means it, so that 0.1 is 0.1 again.
  * -1 with MOE_BAD_MODEL or MOE_LIMIT: *metadata is NULL, the list holds some of the tensors and is
  * still to be freed.
  */
@@ -37,8 +37,8 @@ json_t *moe_gguf_metadata(const char *path, moe_error_t *error);
 
 /*
  * A model in parts: split.count files "NAME-00001-of-0000N.gguf".  Returns N of the file `name`
- * whose metadata is given (1: not split); `stem` gets NAME.  0 with MOE_BAD_MODEL when it is not the
- * first part, or its name does not fit.
+ * whose metadata is given (1: not split); `stem` gets NAME.  0 with MOE_BAD_MODEL when it is not
+ * the first part, or its name does not fit.
  */
 uint32_t moe_gguf_parts(const json_t *metadata, const char *name, char *stem, size_t size,
                         moe_error_t *error);

@@ -182,7 +182,8 @@ static void check_keys(moe_gguf_translation_t *t)
             && !is_stored(common_keys, stored) && !is_stored(scaling_keys, stored)
             && !is_stored(t->architecture->keys, stored))
         {
-            moe_config_fail(&t->metadata, key, "unknown key: it may change what the model computes");
+            moe_config_fail(&t->metadata, key,
+                            "unknown key: it may change what the model computes");
         }
     }
 }

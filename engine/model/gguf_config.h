@@ -1,7 +1,7 @@
 /*
- * GGUF metadata told as the config.json of the same model, so that a family reads one kind of config
- * whatever the file.  An architecture is mostly two tables of names; what is no renaming it computes
- * in `complete`.  Adding one is adding a file and a row in gguf_config.c.
+ * GGUF metadata told as the config.json of the same model, so that a family reads one kind of
+ * config whatever the file.  An architecture is mostly two tables of names; what is no renaming it
+ * computes in `complete`.  Adding one is adding a file and a row in gguf_config.c.
  */
 
 #ifndef MOE_GGUF_CONFIG_H
@@ -38,8 +38,9 @@ extern const moe_gguf_architecture_t moe_gguf_deepseek2;
 
 /*
  * Translates the metadata of the file `where` and names the set's tensors.  The caller owns the
- * references config->object and config->names, and keeps `where`.  -1 with MOE_BAD_MODEL (an unknown
- * architecture, a key that may change what is computed) or MOE_LIMIT, and nothing to release.
+ * references config->object and config->names, and keeps `where`.  -1 with MOE_BAD_MODEL (an
+ * unknown architecture, a key that may change what is computed) or MOE_LIMIT, and nothing to
+ * release.
  */
 int moe_gguf_config(moe_config_t *config, const json_t *metadata, const char *where,
                     moe_tensors_t *tensors, moe_error_t *error);

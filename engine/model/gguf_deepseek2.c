@@ -2,9 +2,9 @@
  * GGUF's architecture "deepseek2": DeepSeek-V2, V3 and what uses V3's code (Kimi-K2).
  *
  * Its files describe MLA in one of two ways.  Newer ones give the sizes of the absorbed form as
- * key_length and value_length, those of a head as key_length_mla and value_length_mla, one key head,
- * and kv_b_proj cut in two: attn_k_b (transposed) and attn_v_b.  Older ones give a head's sizes as
- * key_length and value_length, and keep attn_kv_b.
+ * key_length and value_length, those of a head as key_length_mla and value_length_mla, one key
+ * head, and kv_b_proj cut in two: attn_k_b (transposed) and attn_v_b.  Older ones give a head's
+ * sizes as key_length and value_length, and keep attn_kv_b.
  */
 
 #include <stdio.h>

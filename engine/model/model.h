@@ -120,8 +120,8 @@ typedef struct {
     void *memory;                       /* what the descriptors own */
 } moe_model_t;
 
-/* Opens a model, a directory or a GGUF file (core/model_path.h): config, tensors, descriptors; reads
- * no weights yet.  NULL with MOE_BAD_MODEL: the message names file and key or tensor. */
+/* Opens a model, a directory or a GGUF file (core/model_path.h): config, tensors, descriptors;
+ * reads no weights yet.  NULL with MOE_BAD_MODEL: the message names file and key or tensor. */
 moe_model_t *moe_model_open(const char *path, moe_error_t *error);
 void moe_model_close(moe_model_t *model);
 
@@ -140,7 +140,8 @@ struct moe_family_s {
     /* Config keys that the family understands; keys that change the maths of no family are in
      * family.c; others are refused. */
     const char *const *known_keys;
-    /* Reads the whole config without looking at the weights.  Failures are said to config->error. */
+    /* Reads the whole config without looking at the weights.  Failures are said to
+     * config->error. */
     int (*check)(const moe_family_t *family, const moe_config_t *config);
     /* Fills the model's sizes and the shapes of its layers from config. */
     int (*describe)(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,

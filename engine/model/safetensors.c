@@ -1,5 +1,5 @@
-/* Each tensor is checked alone (type, shape, byte count, offsets within the data), then all together
- * (tensor_list.h). */
+/* Each tensor is checked alone (type, shape, byte count, offsets within the data), then all
+ * together (tensor_list.h). */
 
 #include "engine/model/safetensors.h"
 

@@ -99,7 +99,9 @@ static const struct {
 };
 
 /* tokenizer.ggml.token_type */
-enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE };
+enum {
+    TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE
+};
 
 static const struct {
     const char *name, *key;
@@ -184,8 +186,8 @@ static int add_token(json_t *vocab, json_t *added, const json_t *text, const jso
     json_t *token;
 
     if (string == NULL || strlen(string) != json_string_length(text)) {
-        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.tokens: token %zu is not a text, or has "
-                        "a NUL inside", id);
+        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.tokens: token %zu is not a text, or "
+                        "has a NUL inside", id);
     }
     switch (type == NULL ? TOKEN_NORMAL : json_integer_value(type)) {
     case TOKEN_NORMAL:
@@ -200,8 +202,8 @@ static int add_token(json_t *vocab, json_t *added, const json_t *text, const jso
     case TOKEN_CONTROL:
         break;
     default:
-        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.token_type: token %zu has no type that "
-                        "is known", id);
+        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.token_type: token %zu has no type "
+                        "that is known", id);
     }
     token = json_pack("{s:I, s:O, s:b, s:b}", "id", (json_int_t) id, "content", text, "special",
                       special, "normalized", 0);
@@ -319,7 +321,8 @@ static int read_pretokenizer(json_t *tokenizer, const json_t *metadata, int *whi
             != 0
         || json_object_set_new(tokenizer, "decoder", json_pack("{s:s}", "type", "ByteLevel")) != 0
         || (pretokenizers[*which].nfc
-            && json_object_set_new(tokenizer, "normalizer", json_pack("{s:s}", "type", "NFC")) != 0))
+            && json_object_set_new(tokenizer, "normalizer", json_pack("{s:s}", "type", "NFC"))
+               != 0))
     {
         return moe_fail(error, MOE_LIMIT, "out of memory for a tokenizer");
     }
@@ -336,8 +339,8 @@ static int read_tokenizer(json_t *tokenizer, const json_t *metadata, moe_error_t
         return fail(error, "model", "missing");
     }
     if (strcmp(model, "gpt2") != 0) {
-        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.model: \"%.60s\" is not supported, only "
-                        "gpt2", model);
+        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.model: \"%.60s\" is not supported, "
+                        "only gpt2", model);
     }
     if (read_pretokenizer(tokenizer, metadata, &which, error) != 0
         || moe_json_flag(metadata, "tokenizer.ggml.add_bos_token", pretokenizers[which].bos, &bos,

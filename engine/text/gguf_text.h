@@ -14,8 +14,8 @@
  * NULL with MOE_BAD_MODEL: where: key: what. */
 moe_tokenizer_t *moe_gguf_tokenizer(const json_t *metadata, const char *where, moe_error_t *error);
 
-/* A tokenizer.ggml.pre as the "pre_tokenizer" of tokenizer.json, a new reference; NULL when the name
- * is unknown (or memory ran out). */
+/* A tokenizer.ggml.pre as the "pre_tokenizer" of tokenizer.json, a new reference; NULL when the
+ * name is unknown (or memory ran out). */
 json_t *moe_gguf_pretokenizer(const char *name, int add_prefix_space);
 
 /* As moe_chat_load. */

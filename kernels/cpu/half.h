@@ -56,4 +56,31 @@ static inline uint16_t bf16_above(float value)
     return value != value ? 0x7fc0u : (uint16_t) ((bits + 0xffffu) >> 16);
 }
 
+
+/* binary32 to the nearest binary16, ties to even; what is too large becomes infinity. */
+static inline uint16_t f16_from_f32(float value)
+{
+    uint32_t bits, sign;
+
+    memcpy(&bits, &value, sizeof(bits));
+    sign = bits >> 16 & 0x8000u;
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u) {
+        return (uint16_t) (sign | 0x7e00u);
+    }
+    if (bits >= 0x47800000u) {
+        return (uint16_t) (sign | 0x7c00u);
+    }
+    if (bits < 0x38800000u) {           /* below 2^-14: added to 2^-1, the unit is 2^-24 */
+        float magnitude;
+
+        memcpy(&magnitude, &bits, sizeof(bits));
+        magnitude += 0.5f;
+        memcpy(&bits, &magnitude, sizeof(bits));
+        return (uint16_t) (sign | (bits - 0x3f000000u));
+    }
+    bits += 0xfffu + (bits >> 13 & 1u);
+    return (uint16_t) (sign | (bits - 0x38000000u) >> 13);
+}
+
 #endif

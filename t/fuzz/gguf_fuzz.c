@@ -1,7 +1,7 @@
 /*
  * A GGUF file: whatever its header says, a tensor that is accepted lies in the file and is as large
- * as its shape says; and the model, the tokenizer and the template of such a file are either refused
- * or hold what they promise.
+ * as its shape says; and the model, the tokenizer and the template of such a file are either
+ * refused or hold what they promise.
  */
 
 #include "engine/model/gguf.h"

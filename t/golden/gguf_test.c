@@ -230,7 +230,8 @@ static void test_texts(void **state)
 {
     static const char *const strings[] = {
         "", "listen 8080;", "Hello World's 12345  x\n\n  it'S \xe4\xb8\xad\xe6\x96\x87" "abc",
-        "<|user|>proxy_pass<|eos|>", " \t\r\n  trailing  ", "caf\xc3\xa9 e\xcc\x81 \xf0\x9f\x98\x80",
+        "<|user|>proxy_pass<|eos|>", " \t\r\n  trailing  ",
+        "caf\xc3\xa9 e\xcc\x81 \xf0\x9f\x98\x80",
         "#include <stdio.h>\nint main(void) { return 0; }",
     };
     char *directory = tiny_directory(), path[PATH_MAX];

@@ -1,7 +1,7 @@
 /*
- * A model of the DeepSeek families out of its directory into GGUF, as llama.cpp's converter writes it
- * (architecture deepseek2): vectors and router in f32, experts of a layer in one tensor, kv_b_proj
- * cut in two with its keys transposed, layers for multi-token prediction left out.
+ * A model of the DeepSeek families out of its directory into GGUF, as llama.cpp's converter writes
+ * it (architecture deepseek2): vectors and router in f32, experts of a layer in one tensor,
+ * kv_b_proj cut in two with its keys transposed, layers for multi-token prediction left out.
  */
 
 #ifndef GGUF_CONVERT_H
@@ -15,8 +15,8 @@ typedef struct {
     uint32_t type;              /* of the matrices */
     int legacy;                 /* as older converters: kv_b_proj whole, a head's own sizes */
     uint32_t parts;             /* files; 0 or 1: one */
-    int random;                 /* matrices of any numbers, in format `format` where rows are whole */
-    size_t format;              /* blocks (number in gguf_formats), else in bf16 */
+    int random;                 /* matrices of any numbers: where rows are whole blocks of it, in */
+    size_t format;              /* this one of gguf_formats, else in bf16 */
     int widened;                /* those numbers as bf16 */
 } gguf_options_t;
 
@@ -150,8 +150,8 @@ static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char
 static inline void gguf_keys_and_values(gguf_conversion_t *c, uint32_t layer)
 {
     const uint32_t heads = gguf_setting(c, "num_attention_heads");
-    const uint32_t nope = gguf_setting(c, "qk_nope_head_dim"), value = gguf_setting(c, "v_head_dim");
-    const uint32_t latent = gguf_setting(c, "kv_lora_rank");
+    const uint32_t nope = gguf_setting(c, "qk_nope_head_dim");
+    const uint32_t value = gguf_setting(c, "v_head_dim"), latent = gguf_setting(c, "kv_lora_rank");
     float *keys = calloc((size_t) heads * latent * nope, sizeof(float));
     float *values = calloc((size_t) heads * latent * value, sizeof(float)), *both;
     char text[96];
@@ -281,7 +281,8 @@ static inline void gguf_numbers(gguf_conversion_t *c, gguf_writer_t *w)
         gguf_string(w, "deepseek2.rope.scaling.type", "yarn");
         gguf_float(w, "deepseek2.rope.scaling.factor",
                    (float) json_number_value(json_object_get(scaling, "factor")));
-        gguf_uint(w, "deepseek2.rope.scaling.original_context_length", (uint32_t) json_integer_value(
+        gguf_uint(w, "deepseek2.rope.scaling.original_context_length",
+                  (uint32_t) json_integer_value(
                       json_object_get(scaling, "original_max_position_embeddings")));
         gguf_float(w, "deepseek2.rope.scaling.yarn_log_multiplier", (float) (
                        0.1 * json_number_value(json_object_get(scaling, "mscale_all_dim"))));

@@ -78,7 +78,8 @@ static void test_golden_blocks(void **state)
 }
 
 
-/* Q5_0 is in no list of golden blocks: its fifth bits one by one, and what E8M0 means at its ends. */
+/* Q5_0 is in no list of golden blocks: its fifth bits one by one, and what E8M0 means at its
+ * ends. */
 static void test_other_blocks(void **state)
 {
     unsigned char block[22] = { 0, 0x3c };         /* a scale of 1 */
@@ -103,9 +104,59 @@ static void test_other_blocks(void **state)
 }
 
 
+/* There and back: the error that a format's step allows, and none for numbers that it has. */
+static void test_narrow(void **state)
+{
+    static const struct {
+        moe_dtype_t dtype;
+        double most;                    /* relative error */
+    } rows[] = {
+        { MOE_F32, 0 }, { MOE_F16, 3e-4 }, { MOE_BF16, 2e-3 }, { MOE_Q8_0, 6e-3 },
+        { MOE_Q6_K, 0.02 }, { MOE_Q5_K, 0.04 }, { MOE_Q5_0, 0.05 },
+        { MOE_Q4_K, 0.08 }, { MOE_Q4_0, 0.1 }, { MOE_MXFP4, 0.15 },
+    };
+    float values[1024], widened[1024], again[1024];
+    _Alignas(4) unsigned char data[4096];
+    tiny_files_t random = { .random = 5 };
+
+    for (size_t i = 0; i < 1024; i++) {
+        values[i] = (tiny_random(&random) + tiny_random(&random) + tiny_random(&random)) / 50;
+    }
+    for (size_t i = 0; i < 8; i++) {
+        values[512 + i] = 0x1p-20f * (float) i;         /* f16's subnormal numbers */
+    }
+    memset(values + 256, 0, 256 * sizeof(float));
+    for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
+        double error = 0, norm = 0;
+
+        moe_narrow(rows[r].dtype, values, 1024, data);
+        moe_widen(rows[r].dtype, data, 1024, widened);
+        for (size_t i = 0; i < 1024; i++) {
+            error += pow((double) values[i] - (double) widened[i], 2);
+            norm += pow((double) values[i], 2);
+        }
+        error = sqrt(error / norm);
+        if (!(error <= rows[r].most && error >= rows[r].most / 4)) {
+            fail_msg("format %d: error %g", (int) rows[r].dtype, error);
+        }
+        if (moe_dtype_block(rows[r].dtype) == 1) {
+            moe_narrow(rows[r].dtype, widened, 1024, data);
+            moe_widen(rows[r].dtype, data, 1024, again);
+            assert_memory_equal(again, widened, sizeof(again));
+        }
+    }
+    assert_int_equal(f16_from_f32(65504), 0x7bff);
+    assert_int_equal(f16_from_f32(-65520), 0xfc00);
+    assert_int_equal(f16_from_f32(0x1p-24f), 1);
+    assert_int_equal(f16_from_f32(0x1p-25f), 0);
+    assert_int_equal(f16_from_f32(1.0f + 0x1p-11f), 0x3c00);
+    assert_int_equal(f16_from_f32(1.0f + 0x1.8p-10f), 0x3c02);
+}
+
+
 /*
- * Bytes from a text of words: "N1:5" to "N8:5" a number of so many bytes, "F:1.5" an f32, "S:name" a
- * string with its length, "Z:5" zeros, "P:32" padding, others themselves.
+ * Bytes from a text of words: "N1:5" to "N8:5" a number of so many bytes, "F:1.5" an f32, "S:name"
+ * a string with its length, "Z:5" zeros, "P:32" padding, others themselves.
  */
 static gguf_bytes_t assemble(const char *script)
 {
@@ -170,7 +221,8 @@ static void test_values(void **state)
         "S:t N4:2 N8:32 N8:3 N4:8 N8:0 P:64 Z:102";
     static const char expected[] =
         "{\"u8\":200,\"i8\":-56,\"u16\":65535,\"i16\":-1,\"u32\":4294967295,\"i32\":-1,\"f32\":0.1,"
-        "\"yes\":true,\"text\":\"hello\",\"list\":[\"b\",\"c\"],\"nested\":[[7],[false]],\"none\":[],"
+        "\"yes\":true,\"text\":\"hello\",\"list\":[\"b\",\"c\"],\"nested\":[[7],[false]],"
+        "\"none\":[],"
         "\"u64\":5,\"i64\":-1,\"f64\":0.5,\"general.alignment\":64}";
     moe_tensor_list_t list = { 0 };
     moe_error_t error;
@@ -264,8 +316,8 @@ static void test_damaged_files(void **state)
 /* A file cut anywhere is refused, and nothing behind its end is read. */
 static void test_truncated_anywhere(void **state)
 {
-    gguf_bytes_t whole = assemble(HEAD "N8:1 N8:3 S:a N4:9 N4:8 N8:2 S:b S:c S:d N4:6 F:1 S:e N4:12 "
-                                  "N8:0 S:t N4:1 N8:8 N4:0 N8:0 P:32 Z:32");
+    gguf_bytes_t whole = assemble(HEAD "N8:1 N8:3 S:a N4:9 N4:8 N8:2 S:b S:c S:d N4:6 F:1 S:e "
+                                  "N4:12 N8:0 S:t N4:1 N8:8 N4:0 N8:0 P:32 Z:32");
 
     for (size_t size = 1; size <= whole.size; size++) {
         unsigned char *exact = malloc(size);
@@ -502,8 +554,10 @@ static void test_damaged_texts(void **state)
         { "{\"pre\": \"magic\"}", "tokenizer.ggml.pre: \"magic\" is not supported" },
         { "{\"pre\": 5}", "tokenizer.ggml.pre: \"?\" is not supported" },
         { "{\"tokens\": null}", "tokenizer.ggml.tokens: not a list" },
-        { "{\"tokens\": [\"a\", \"b\", \"<s>\", \"a\"]}", "tokenizer.ggml.tokens: \"a\" is there twice" },
-        { "{\"tokens\": [\"a\", \"b\", 5, \"ab\"]}", "tokenizer.ggml.tokens: token 2 is not a text" },
+        { "{\"tokens\": [\"a\", \"b\", \"<s>\", \"a\"]}",
+          "tokenizer.ggml.tokens: \"a\" is there twice" },
+        { "{\"tokens\": [\"a\", \"b\", 5, \"ab\"]}",
+          "tokenizer.ggml.tokens: token 2 is not a text" },
         { "{\"token_type\": [1, 1]}", "tokenizer.ggml.token_type: not as long" },
         { "{\"token_type\": [1, 1, 9, 1]}", "token_type: token 2 has no type that is known" },
         { "{\"merges\": null}", "tokenizer.ggml.merges: missing" },
@@ -559,6 +613,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_blocks),
         cmocka_unit_test(test_other_blocks),
+        cmocka_unit_test(test_narrow),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_truncated_anywhere),

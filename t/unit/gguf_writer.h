@@ -8,8 +8,8 @@
  *     gguf_write(w, "/tmp/model.gguf");
  *     gguf_free(w);
  *
- * Dimensions are given innermost first, as the file has them.  Any failure of the file system aborts
- * the test.
+ * Dimensions are given innermost first, as the file has them.  Any failure of the file system
+ * aborts the test.
  */
 
 #ifndef GGUF_WRITER_H
@@ -213,30 +213,6 @@ static inline void gguf_write(const gguf_writer_t *w, const char *path)
 }
 
 
-/* One block of 32 numbers with the scale |largest| / 127. */
-static inline void gguf_put_q8_0(gguf_bytes_t *out, const float *values)
-{
-    float largest = 0;
-    uint32_t bits;
-    uint16_t half;
-    int exponent;
-
-    for (int i = 0; i < 32; i++) {
-        largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest;
-    }
-    largest = largest / 127 + 1e-7f;
-    frexpf(largest, &exponent);         /* to 11 bits, upwards, so that none exceeds 127 */
-    largest = ldexpf(ceilf(ldexpf(largest, 11 - exponent)), exponent - 11);
-    memcpy(&bits, &largest, 4);
-    half = largest < 0x1p-14f ? (uint16_t) lrintf(ldexpf(largest, 24))
-                              : (uint16_t) ((bits >> 13) - (112u << 10));
-    gguf_put(out, &half, 2);
-    for (int i = 0; i < 32; i++) {
-        gguf_number(out, (uint8_t) (int8_t) lrintf(values[i] / f32_from_f16(half)), 1);
-    }
-}
-
-
 /* Blocks of a format that mean any numbers; `state` draws them. */
 static inline gguf_bytes_t gguf_random_blocks(size_t format, size_t count, uint64_t *state)
 {
@@ -264,28 +240,29 @@ static inline gguf_bytes_t gguf_random_blocks(size_t format, size_t count, uint6
 }
 
 
+static inline moe_dtype_t gguf_dtype(uint32_t type)
+{
+    size_t i = 0;
+
+    if (type == GGUF_F32 || type == GGUF_F16 || type == GGUF_BF16) {
+        return type == GGUF_F32 ? MOE_F32 : type == GGUF_F16 ? MOE_F16 : MOE_BF16;
+    }
+    while (gguf_formats[i].type != type) {
+        i++;
+    }
+    return gguf_formats[i].dtype;
+}
+
+
 /* Numbers as a tensor's data of `type`. */
 static inline gguf_bytes_t gguf_encode(uint32_t type, const float *values, size_t count)
 {
-    gguf_bytes_t bytes = { 0 };
+    const moe_dtype_t dtype = gguf_dtype(type);
+    const size_t size = moe_dtype_bytes(dtype, count);
+    gguf_bytes_t bytes = { malloc(size + 1), size };
 
-    if (type == GGUF_F32) {
-        gguf_put(&bytes, values, count * sizeof(float));
-        return bytes;
-    }
-    if (type == GGUF_BF16) {
-        bytes.data = malloc(count * 2 + 1);
-        gguf_check(bytes.data != NULL, "malloc");
-        for (; bytes.size < count * 2; bytes.size += 2) {
-            uint16_t brain = bf16_from_f32(values[bytes.size / 2]);
-
-            memcpy(bytes.data + bytes.size, &brain, 2);
-        }
-        return bytes;
-    }
-    for (size_t i = 0; i < count; i += 32) {
-        gguf_put_q8_0(&bytes, values + i);
-    }
+    gguf_check(bytes.data != NULL, "malloc");
+    moe_narrow(dtype, values, count, bytes.data);
     return bytes;
 }
 

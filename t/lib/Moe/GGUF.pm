@@ -42,7 +42,8 @@ my %KEYS = (
     num_attention_heads => 'attention.head_count', num_experts_per_tok => 'expert_used_count',
     first_k_dense_replace => 'leading_dense_block_count', q_lora_rank => 'attention.q_lora_rank',
     kv_lora_rank => 'attention.kv_lora_rank', n_routed_experts => 'expert_count',
-    moe_intermediate_size => 'expert_feed_forward_length', n_shared_experts => 'expert_shared_count',
+    moe_intermediate_size => 'expert_feed_forward_length',
+    n_shared_experts => 'expert_shared_count',
     qk_rope_head_dim => 'rope.dimension_count', n_group => 'expert_group_count',
     topk_group => 'expert_group_used_count', v_head_dim => 'attention.value_length',
 );

@@ -1,0 +1,454 @@
+/*
+ * The tensors are planned first, because the file lists them before their data.  A number is a
+ * function of (seed, tensor, position) alone, so threads can fill a chunk in any order.
+ */
+
+#include "engine/model/synth.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/core/threads.h"
+#include "engine/model/gguf_write.h"
+
+#define CHUNK ((size_t) 1 << 20)        /* elements that are made at a time */
+#define SLICE ((size_t) 1 << 14)        /* by a thread */
+#define TENSORS_PER_LAYER 20u
+
+/* Sizes as the models' configs have them. */
+typedef struct {
+    const char *name, *pre;
+    uint32_t hidden, vocabulary, layers, dense_layers, context;
+    uint32_t heads, q_lora, kv_lora, nope, rope, value;
+    uint32_t dense_width, expert_width, experts, top_k, groups, groups_kept, shared;
+    uint32_t bos, eos;
+    int sigmoid, normalise;
+    float scale, multiplier;            /* routed_scaling_factor; yarn_log_multiplier */
+} shape_t;
+
+static const shape_t shapes[] = {
+    { .name = "deepseek-v2-lite", .pre = "deepseek-llm", .hidden = 2048, .vocabulary = 102400,
+      .layers = 27, .dense_layers = 1, .context = 163840, .heads = 16, .kv_lora = 512, .nope = 128,
+      .rope = 64, .value = 128, .dense_width = 10944, .expert_width = 1408, .experts = 64,
+      .top_k = 6, .shared = 2, .bos = 100000, .eos = 100001, .scale = 1, .multiplier = 0.0707f },
+    { .name = "deepseek-v3", .pre = "deepseek-v3", .hidden = 7168, .vocabulary = 129280,
+      .layers = 61, .dense_layers = 3, .context = 163840, .heads = 128, .q_lora = 1536,
+      .kv_lora = 512, .nope = 128, .rope = 64, .value = 128, .dense_width = 18432,
+      .expert_width = 2048, .experts = 256, .top_k = 8, .groups = 8, .groups_kept = 4, .shared = 1,
+      .bos = 0, .eos = 1, .sigmoid = 1, .normalise = 1, .scale = 2.5f, .multiplier = 0.1f },
+    /* V3's switches in a few megabytes, for tests; some rows are no whole blocks of 256 */
+    { .name = "deepseek-tiny", .pre = "deepseek-v3", .hidden = 256, .vocabulary = 2560, .layers = 4,
+      .dense_layers = 1, .context = 16384, .heads = 4, .q_lora = 64, .kv_lora = 64, .nope = 32,
+      .rope = 16, .value = 32, .dense_width = 512, .expert_width = 96, .experts = 32, .top_k = 4,
+      .groups = 4, .groups_kept = 2, .shared = 1, .bos = 0, .eos = 1, .sigmoid = 1, .normalise = 1,
+      .scale = 2.5f, .multiplier = 0.1f },
+};
+
+#define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
+
+typedef struct {
+    char name[64];
+    moe_dtype_t dtype;
+    unsigned n_dims;
+    uint64_t shape[3], count;
+    float mean, deviation;
+} tensor_t;
+
+typedef struct {
+    const shape_t *shape;
+    const moe_synth_options_t *options;
+    uint32_t layers;
+    moe_gguf_writer_t *writer;
+    tensor_t *tensors;
+    unsigned n_tensors;
+    uint64_t bytes;
+} synth_t;
+
+typedef struct {
+    const tensor_t *tensor;
+    uint64_t seed, start;               /* position of the chunk */
+    size_t count;
+    float *values;
+    unsigned char *data;
+} fill_t;
+
+
+/* splitmix64's output function */
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+
+/* Nearly normal, mean 0 and deviation 1: four uniform numbers. */
+static float normal(uint64_t seed, uint64_t position)
+{
+    const uint64_t bits = mix(seed + position * 0x9e3779b97f4a7c15u);
+    const uint32_t sum = (uint32_t) (bits & 0xffff) + (uint32_t) (bits >> 16 & 0xffff)
+                         + (uint32_t) (bits >> 32 & 0xffff) + (uint32_t) (bits >> 48);
+
+    return ((float) sum - 131070.0f) * (1.0f / 37837.2f);
+}
+
+
+static void fill_slices(void *context, size_t first, size_t last, unsigned thread)
+{
+    const fill_t *fill = context;
+
+    for (size_t slice = first; slice < last; slice++) {
+        const size_t begin = slice * SLICE;
+        const size_t end = begin + SLICE < fill->count ? begin + SLICE : fill->count;
+
+        for (size_t i = begin; i < end; i++) {
+            fill->values[i] = fill->tensor->mean
+                              + fill->tensor->deviation * normal(fill->seed, fill->start + i);
+        }
+        moe_narrow(fill->tensor->dtype, fill->values + begin, end - begin,
+                   fill->data + moe_dtype_bytes(fill->tensor->dtype, begin));
+    }
+}
+
+
+/* The type for rows of so many columns. */
+static moe_dtype_t fitting(moe_dtype_t type, uint64_t columns)
+{
+    if (columns % moe_dtype_block(type) == 0) {
+        return type;
+    }
+    type = type == MOE_Q4_K ? MOE_Q5_0 : MOE_Q8_0;
+    return columns % moe_dtype_block(type) == 0 ? type : MOE_F16;
+}
+
+
+static void plan(synth_t *s, const char *name, moe_dtype_t dtype, unsigned n_dims,
+                 const uint64_t *shape, float mean, float deviation)
+{
+    tensor_t *tensor = &s->tensors[s->n_tensors++];
+
+    *tensor = (tensor_t) {
+        .dtype = dtype, .n_dims = n_dims, .count = 1, .mean = mean, .deviation = deviation
+    };
+    snprintf(tensor->name, sizeof(tensor->name), "%s", name);
+    for (unsigned i = 0; i < n_dims; i++) {
+        tensor->shape[i] = shape[i];
+        tensor->count *= shape[i];
+    }
+    s->bytes += moe_dtype_bytes(dtype, tensor->count);
+    moe_gguf_write_tensor(s->writer, tensor->name, dtype, n_dims, shape);
+}
+
+
+/* `count` matrices [rows, columns], one tensor of two or, for count > 0, three dimensions; products
+ * have the deviation `gain`. */
+static void plan_matrix(synth_t *s, const char *prefix, const char *name, uint64_t count,
+                        uint64_t rows, uint64_t columns, float gain)
+{
+    const uint64_t shape[3] = { count, rows, columns };
+    char full[64];
+
+    snprintf(full, sizeof(full), "%s%s.weight", prefix, name);
+    plan(s, full, fitting(s->options->type, columns), count > 0 ? 3 : 2, shape + (count == 0), 0,
+         gain / sqrtf((float) columns));
+}
+
+
+static void plan_norm(synth_t *s, const char *prefix, const char *name, uint64_t size)
+{
+    char full[64];
+
+    snprintf(full, sizeof(full), "%s%s.weight", prefix, name);
+    plan(s, full, MOE_F32, 1, &size, 1, 0.1f);
+}
+
+
+static void plan_attention(synth_t *s, const char *prefix, float residual)
+{
+    const shape_t *m = s->shape;
+    const uint64_t queries = (uint64_t) m->heads * (m->nope + m->rope);
+
+    plan_norm(s, prefix, "attn_norm", m->hidden);
+    if (m->q_lora > 0) {
+        plan_matrix(s, prefix, "attn_q_a", 0, m->q_lora, m->hidden, 1);
+        plan_norm(s, prefix, "attn_q_a_norm", m->q_lora);
+        plan_matrix(s, prefix, "attn_q_b", 0, queries, m->q_lora, 1);
+    } else {
+        plan_matrix(s, prefix, "attn_q", 0, queries, m->hidden, 1);
+    }
+    plan_matrix(s, prefix, "attn_kv_a_mqa", 0, m->kv_lora + m->rope, m->hidden, 1);
+    plan_norm(s, prefix, "attn_kv_a_norm", m->kv_lora);
+    plan_matrix(s, prefix, "attn_k_b", m->heads, m->kv_lora, m->nope, 1);
+    plan_matrix(s, prefix, "attn_v_b", m->heads, m->value, m->kv_lora, 1);
+    plan_matrix(s, prefix, "attn_output", 0, m->hidden, (uint64_t) m->heads * m->value, residual);
+    plan_norm(s, prefix, "ffn_norm", m->hidden);
+}
+
+
+static void plan_ffn(synth_t *s, const char *prefix, const char *ending, uint64_t count,
+                     uint64_t width, float residual)
+{
+    static const char *const names[] = { "ffn_gate", "ffn_up", "ffn_down" };
+    char name[32];
+
+    for (int i = 0; i < 3; i++) {
+        const int down = i == 2;
+
+        snprintf(name, sizeof(name), "%s%s", names[i], ending);
+        plan_matrix(s, prefix, name, count, down ? s->shape->hidden : width,
+                    down ? width : s->shape->hidden, down ? residual : 1);
+    }
+}
+
+
+static void plan_layer(synth_t *s, uint32_t layer)
+{
+    const shape_t *m = s->shape;
+    const uint64_t gate[2] = { m->experts, m->hidden };
+    const float residual = 1 / sqrtf(2 * (float) s->layers);
+    char prefix[32], name[64];
+
+    snprintf(prefix, sizeof(prefix), "blk.%u.", layer);
+    plan_attention(s, prefix, residual);
+    if (layer < m->dense_layers) {
+        plan_ffn(s, prefix, "", 0, m->dense_width, residual);
+        return;
+    }
+    snprintf(name, sizeof(name), "%sffn_gate_inp.weight", prefix);
+    plan(s, name, MOE_F32, 2, gate, 0, 1 / sqrtf((float) m->hidden));
+    if (m->sigmoid) {
+        snprintf(name, sizeof(name), "%sexp_probs_b.bias", prefix);
+        plan(s, name, MOE_F32, 1, gate, 0, 0.01f);
+    }
+    plan_ffn(s, prefix, "_exps", m->experts, m->expert_width, residual);
+    plan_ffn(s, prefix, "_shexp", 0, (uint64_t) m->expert_width * m->shared, residual);
+}
+
+
+static void write_sizes(const synth_t *s)
+{
+    const shape_t *m = s->shape;
+    const struct {
+        const char *key;
+        uint32_t value;                 /* 0: left out */
+    } keys[] = {
+        { "block_count", s->layers }, { "context_length", m->context },
+        { "embedding_length", m->hidden }, { "feed_forward_length", m->dense_width },
+        { "attention.head_count", m->heads }, { "attention.head_count_kv", 1 },
+        { "attention.q_lora_rank", m->q_lora }, { "attention.kv_lora_rank", m->kv_lora },
+        { "attention.key_length", m->kv_lora + m->rope }, { "attention.value_length", m->kv_lora },
+        { "attention.key_length_mla", m->nope + m->rope },
+        { "attention.value_length_mla", m->value }, { "vocab_size", m->vocabulary },
+        { "leading_dense_block_count", m->dense_layers }, { "expert_count", m->experts },
+        { "expert_used_count", m->top_k }, { "expert_shared_count", m->shared },
+        { "expert_feed_forward_length", m->expert_width },
+        { "expert_gating_func", m->sigmoid ? 2 : 1 }, { "expert_group_count", m->groups },
+        { "expert_group_used_count", m->groups_kept }, { "rope.dimension_count", m->rope },
+        { "rope.scaling.original_context_length", 4096 },
+    };
+    char name[64];
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        snprintf(name, sizeof(name), "deepseek2.%s", keys[i].key);
+        if (keys[i].value > 0) {
+            moe_gguf_write_uint(s->writer, name, keys[i].value);
+        }
+    }
+}
+
+
+/* Tokens but BOS and EOS, in the order of their ids: bytes, then what pairs of tokens merge to. */
+static unsigned make_text(uint32_t index, char text[16], char merge[16])
+{
+    static const char letters[] = "\xc4\xa0" "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST";
+    const uint32_t n = 47;      /* a blank (as the byte-level alphabet has it), 46 letters */
+    uint32_t parts[3], n_parts = index < 256 ? 1 : index < 256 + n * n ? 2 : 3;
+    unsigned size = 0, merge_size = 0;
+
+    merge[0] = '\0';
+    if (n_parts == 1) {
+        uint32_t code = index > 0x20 && index < 0x7f ? index
+                        : index >= 0xa1 && index != 0xad ? index
+                        : 0x100 + (index <= 0x20 ? index : index <= 0xa0 ? index - 0x5e : 0x43);
+
+        size = (unsigned) snprintf(text, 16, code < 0x80 ? "%c" : "%c%c",
+                                   (int) (code < 0x80 ? code : 0xc0 | code >> 6),
+                                   (int) (0x80 | (code & 0x3f)));
+        return size;
+    }
+    index -= n_parts == 2 ? 256 : 256 + n * n;
+    for (uint32_t i = n_parts; i-- > 0; index /= n) {
+        parts[i] = index % n;
+    }
+    for (uint32_t i = 0; i < n_parts; i++) {
+        const char *letter = parts[i] == 0 ? letters : letters + 1 + parts[i];
+        const int bytes = parts[i] == 0 ? 2 : 1;
+
+        size += (unsigned) snprintf(text + size, 16 - size, "%.*s", bytes, letter);
+        merge_size += (unsigned) snprintf(merge + merge_size, 16 - merge_size, "%s%.*s",
+                                          i + 1 == n_parts ? " " : "", bytes, letter);
+    }
+    return size;
+}
+
+
+static int write_tokenizer(const synth_t *s, moe_error_t *error)
+{
+    const shape_t *m = s->shape;
+    const uint32_t most = 256 + 47 * 47 + 47 * 47 * 47, room = m->vocabulary - 2;
+    const uint32_t n = room < most ? room : most;
+    int32_t *types = calloc(m->vocabulary, sizeof(*types));
+    char text[32], merge[16];
+    uint32_t next = 0;
+
+    if (types == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory for %u tokens", m->vocabulary);
+    }
+    moe_gguf_write_string(s->writer, "tokenizer.ggml.model", "gpt2");
+    moe_gguf_write_string(s->writer, "tokenizer.ggml.pre", m->pre);
+    moe_gguf_write_strings(s->writer, "tokenizer.ggml.tokens", m->vocabulary);
+    for (uint32_t id = 0; id < m->vocabulary; id++) {
+        unsigned size;
+
+        if (id == m->bos || id == m->eos) {
+            types[id] = 3;              /* control */
+            size = (unsigned) snprintf(text, sizeof(text), id == m->bos ? "<|begin|>" : "<|end|>");
+        } else if (next < n) {
+            types[id] = 1;              /* normal */
+            size = make_text(next++, text, merge);
+        } else {
+            types[id] = 5;              /* unused */
+            size = (unsigned) snprintf(text, sizeof(text), "[PAD%u]", id);
+        }
+        moe_gguf_write_text(s->writer, text, size);
+    }
+    moe_gguf_write_ints(s->writer, "tokenizer.ggml.token_type", types, m->vocabulary);
+    free(types);
+    moe_gguf_write_strings(s->writer, "tokenizer.ggml.merges", n - 256);
+    for (uint32_t i = 256; i < n; i++) {
+        make_text(i, text, merge);
+        moe_gguf_write_text(s->writer, merge, strlen(merge));
+    }
+    moe_gguf_write_uint(s->writer, "tokenizer.ggml.bos_token_id", m->bos);
+    moe_gguf_write_uint(s->writer, "tokenizer.ggml.eos_token_id", m->eos);
+    moe_gguf_write_bool(s->writer, "tokenizer.ggml.add_bos_token", 1);
+    moe_gguf_write_string(s->writer, "tokenizer.chat_template",
+                          "{{ bos_token }}{% for message in messages %}{{ message['role'] }}: "
+                          "{{ message['content'] }}\n{% endfor %}assistant:");
+    return 0;
+}
+
+
+static int write_metadata(const synth_t *s, moe_error_t *error)
+{
+    char name[64];
+
+    moe_gguf_write_string(s->writer, "general.architecture", "deepseek2");
+    snprintf(name, sizeof(name), "%s, random weights", s->shape->name);
+    moe_gguf_write_string(s->writer, "general.name", name);
+    write_sizes(s);
+    moe_gguf_write_float(s->writer, "deepseek2.attention.layer_norm_rms_epsilon", 1e-6f);
+    moe_gguf_write_float(s->writer, "deepseek2.rope.freq_base", 10000);
+    moe_gguf_write_string(s->writer, "deepseek2.rope.scaling.type", "yarn");
+    moe_gguf_write_float(s->writer, "deepseek2.rope.scaling.factor", 40);
+    moe_gguf_write_float(s->writer, "deepseek2.rope.scaling.yarn_log_multiplier",
+                         s->shape->multiplier);
+    moe_gguf_write_float(s->writer, "deepseek2.expert_weights_scale", s->shape->scale);
+    moe_gguf_write_bool(s->writer, "deepseek2.expert_weights_norm", s->shape->normalise);
+    return write_tokenizer(s, error);
+}
+
+
+static void write_data(synth_t *s, moe_pool_t *pool, float *values, unsigned char *data)
+{
+    uint64_t done = 0;
+
+    for (unsigned t = 0; t < s->n_tensors; t++) {
+        fill_t fill = {
+            .tensor = &s->tensors[t], .seed = mix(s->options->seed + t + 1), .values = values,
+            .data = data
+        };
+
+        for (; fill.start < fill.tensor->count; fill.start += fill.count) {
+            const uint64_t left = fill.tensor->count - fill.start;
+            size_t size;
+
+            fill.count = left < CHUNK ? (size_t) left : CHUNK;
+            moe_pool_run(pool, fill_slices, &fill, (fill.count + SLICE - 1) / SLICE, 1);
+            size = moe_dtype_bytes(fill.tensor->dtype, fill.count);
+            moe_gguf_write_data(s->writer, data, size);
+            done += size;
+            if (s->options->progress != NULL) {
+                s->options->progress(s->options->progress_context, done, s->bytes);
+            }
+        }
+        moe_gguf_write_pad(s->writer);
+    }
+}
+
+
+static int write_file(synth_t *s, const char *path, moe_error_t *error)
+{
+    const shape_t *m = s->shape;
+    const uint64_t embedding[2] = { m->vocabulary, m->hidden };
+    moe_pool_t *pool = moe_pool_create(s->options->threads, error);
+    float *values = malloc(CHUNK * sizeof(float));
+    unsigned char *data = malloc(CHUNK * sizeof(float));
+    int rc = -1;
+
+    if (pool != NULL && (values == NULL || data == NULL)) {
+        moe_fail(error, MOE_LIMIT, "out of memory");
+    } else if (pool != NULL && write_metadata(s, error) == 0) {
+        plan(s, "token_embd.weight", fitting(s->options->type, m->hidden), 2, embedding, 0, 1);
+        plan_norm(s, "", "output_norm", m->hidden);
+        plan_matrix(s, "", "output", 0, m->vocabulary, m->hidden, 1);
+        for (uint32_t i = 0; i < s->layers; i++) {
+            plan_layer(s, i);
+        }
+        moe_gguf_writer_begin(s->writer, path);
+        write_data(s, pool, values, data);
+        rc = 0;
+    }
+    free(values);
+    free(data);
+    if (pool != NULL) {
+        moe_pool_free(pool);
+    }
+    return rc;
+}
+
+
+int moe_synth(const moe_synth_options_t *options, const char *path, moe_error_t *error)
+{
+    synth_t s = { .options = options };
+    int rc = -1, closed;
+
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        if (strcmp(shapes[i].name, options->shape) == 0) {
+            s.shape = &shapes[i];
+        }
+    }
+    if (s.shape == NULL) {
+        return moe_fail(error, MOE_INVALID, "no shape \"%.64s\"", options->shape);
+    }
+    s.layers = options->layers > 0 ? options->layers : s.shape->layers;
+    if (s.layers > s.shape->layers) {
+        return moe_fail(error, MOE_INVALID, "%s has %u layers, not %u", s.shape->name,
+                        s.shape->layers, s.layers);
+    }
+    s.writer = moe_gguf_writer_create(error);
+    if (s.writer == NULL) {
+        return -1;
+    }
+    s.tensors = calloc(s.layers * TENSORS_PER_LAYER + 3, sizeof(*s.tensors));
+    if (s.tensors == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory");
+    } else {
+        rc = write_file(&s, path, error);
+    }
+    closed = moe_gguf_writer_close(s.writer);
+    free(s.tensors);
+    return rc == 0 ? closed : -1;
+}
