@@ -526,10 +526,12 @@ static void take_blocks(moe_scheduler_t *scheduler, moe_task_t *task)
                                      task->outputs_from, &part);
     shared = table->count;
     moe_cache_grow(scheduler->cache, table, task->n_tokens);
-    if (part.tokens > 0) {
+    if (part.tokens > 0 && batch->n_copies < scheduler->options.batch_sequences) {
         /* Growing may have evicted `from`: its rows stay until the step, which copies first. */
         part.to = table->blocks[shared];
         scheduler->copies[batch->n_copies++] = part;
+    } else {
+        task->computed -= part.tokens;
     }
     if (!task->started) {
         task->cached = task->computed;
