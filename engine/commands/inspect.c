@@ -186,7 +186,7 @@ static void print_tensors(const moe_tensors_t *tensors)
 
 static int inspect(int argc, char **argv)
 {
-    const char *directory = NULL;
+    const char *path = NULL;
     moe_loaded_t loaded = { 0 };
     moe_model_t *model;
     moe_error_t error;
@@ -195,17 +195,17 @@ static int inspect(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--tensors") == 0) {
             tensors = 1;
-        } else if (argv[i][0] == '-' || directory != NULL) {
+        } else if (argv[i][0] == '-' || path != NULL) {
             return moe_command_wrong(&moe_command_inspect, argv[i]);
         } else {
-            directory = argv[i];
+            path = argv[i];
         }
     }
-    if (directory == NULL) {
+    if (path == NULL) {
         return moe_command_usage(&moe_command_inspect, "MODEL is needed");
     }
     moe_mapping_handle_sigbus();
-    model = moe_model_open(directory, &error);
+    model = moe_model_open(path, &error);
     if (model == NULL) {
         return moe_command_fail(&error);
     }
@@ -218,7 +218,7 @@ static int inspect(int argc, char **argv)
         print_tensors(model->tensors);
     }
     loaded.model = model;
-    rc = moe_loaded_open_texts(&loaded, directory, &error);
+    rc = moe_loaded_open_texts(&loaded, path, &error);
     if (rc == 0) {
         printf(LABEL "%u tokens\n", "tokenizer", moe_tokenizer_size(loaded.tokenizer));
     }

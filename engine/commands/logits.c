@@ -14,7 +14,7 @@
 #define CHUNK 64u           /* rows of a step */
 
 typedef struct {
-    const char *directory, *tokens;
+    const char *path, *tokens;
     uint64_t top, threads;
     moe_kv_type_t kv_type;
 } arguments_t;
@@ -27,8 +27,8 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         int bad = 0;
 
-        if (argv[i][0] != '-' && a->directory == NULL) {
-            a->directory = argv[i];
+        if (argv[i][0] != '-' && a->path == NULL) {
+            a->path = argv[i];
             continue;
         }
         if (value && strcmp(argv[i], "--tokens") == 0) {
@@ -47,7 +47,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         }
         i++;
     }
-    if (a->directory == NULL || a->tokens == NULL) {
+    if (a->path == NULL || a->tokens == NULL) {
         return moe_command_usage(&moe_command_logits, "MODEL and --tokens are needed");
     }
     return 0;
@@ -173,7 +173,7 @@ static int logits(int argc, char **argv)
         return 1;
     }
     moe_mapping_handle_sigbus();
-    model = moe_model_open(arguments.directory, &error);
+    model = moe_model_open(arguments.path, &error);
     if (model == NULL) {
         return moe_command_fail(&error);
     }

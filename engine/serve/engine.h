@@ -34,7 +34,7 @@ typedef struct {
 } moe_sink_t;
 
 typedef struct {
-    const char *model;              /* directory; copied */
+    const char *model;              /* path (core/model_path.h); copied */
     unsigned threads;               /* 0: one per CPU */
     uint32_t context;               /* 0: the model's; cut to what the cache holds */
     uint64_t kv_cache;              /* bytes; 0: 1 GiB, or half of what the weights leave */
