@@ -160,7 +160,7 @@ static void test_tiny_logits(void **state)
         tiny_model_save(&files, directory);
         for (int legacy = 0; legacy < 2; legacy++) {
             gguf_options_t options = {
-                .type = i == 1 ? GGUF_F32 : GGUF_BF16, .legacy = legacy
+                .type = i == 1 ? GGUF_F32 : GGUF_BF16, .legacy = legacy, .prediction = i == 2
             };
 
             assert_true(compare(directory, &options, "/model.gguf") == 0);

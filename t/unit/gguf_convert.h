@@ -15,6 +15,7 @@ typedef struct {
     uint32_t type;              /* of the matrices */
     int legacy;                 /* as older converters: kv_b_proj whole, a head's own sizes */
     uint32_t parts;             /* files; 0 or 1: one */
+    int prediction;             /* a block for multi-token prediction behind the last one */
     int random;                 /* matrices of any numbers: where rows are whole blocks of it, in */
     size_t format;              /* this one of gguf_formats, else in bf16 */
     int widened;                /* those numbers as bf16 */
@@ -222,10 +223,24 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
 }
 
 
+/* Some of such a block's tensors: nobody reads more than their names. */
+static inline void gguf_prediction(gguf_conversion_t *c)
+{
+    static const char *const names[] = { "nextn.eh_proj", "nextn.enorm", "attn_norm" };
+    const float values[32] = { 0 };
+    char text[96];
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        snprintf(text, sizeof(text), "blk.%u.%s.weight", gguf_setting(c, "num_hidden_layers"),
+                 names[i]);
+        gguf_add(c, text, GGUF_F32, 1, (uint64_t[]) {32}, values);
+    }
+}
+
+
 static inline void gguf_sizes(gguf_conversion_t *c, gguf_writer_t *w)
 {
     static const char *const keys[][2] = {
-        { "num_hidden_layers", "deepseek2.block_count" },
         { "max_position_embeddings", "deepseek2.context_length" },
         { "hidden_size", "deepseek2.embedding_length" },
         { "intermediate_size", "deepseek2.feed_forward_length" },
@@ -252,6 +267,8 @@ static inline void gguf_sizes(gguf_conversion_t *c, gguf_writer_t *w)
             gguf_uint(w, keys[i][1], gguf_setting(c, keys[i][0]));
         }
     }
+    gguf_uint(w, "deepseek2.block_count",
+              gguf_setting(c, "num_hidden_layers") + (c->options->prediction != 0));
     gguf_uint(w, "deepseek2.attention.head_count_kv",
               legacy ? gguf_setting(c, "num_attention_heads") : 1);
     gguf_uint(w, "deepseek2.attention.key_length", legacy ? head : latent + rope);
@@ -399,6 +416,9 @@ static inline void gguf_convert(const char *directory, const char *path,
     gguf_copy(&c, "lm_head.weight", "output.weight");
     for (uint32_t i = 0; i < gguf_setting(&c, "num_hidden_layers"); i++) {
         gguf_layer(&c, i);
+    }
+    if (options->prediction) {
+        gguf_prediction(&c);
     }
     gguf_save_parts(&c, path);
     for (uint32_t i = 0; i < 8; i++) {
