@@ -84,8 +84,9 @@ int moe_connection_read(moe_connection_t *connection)
     for (unsigned i = 0; i < READS_AT_ONCE; i++) {
         ssize_t n;
 
+        /* What was read may have to be handled first to make room for more. */
         if (moe_buffer_reserve(in, READ_CHUNK, &error) != 0) {
-            return -1;
+            return any ? 1 : -1;
         }
         n = recv(connection->fd, in->data + in->size, READ_CHUNK, 0);
         if (n == -1 && errno == EINTR) {

@@ -472,6 +472,38 @@ static void test_broken_request(void **state)
 
 
 /* Frames in any pieces, several in one. */
+/* The largest frame, with others right behind it: it is wrong, but costs nobody else anything. */
+static void test_largest_frame(void **state)
+{
+    enum { BEHIND = 65536 };
+    moe_buffer_t out = { .limit = 0 };
+    fixture_t fixture;
+    peer_t peer;
+    moe_error_t error;
+    size_t at;
+
+    start(&fixture, MODEL);
+    join(&fixture, &peer);
+    assert_int_equal(0, moe_frame_begin(&out, MOE_FRAME_REQUEST, 1, &at, &error));
+    assert_int_equal(0, moe_buffer_reserve(&out, MOE_FRAME_LIMIT, &error));
+    memset(out.data + out.size, 0xee, MOE_FRAME_LIMIT);
+    out.size += MOE_FRAME_LIMIT;
+    moe_frame_end(&out, at);
+    for (unsigned i = 0; i < BEHIND; i++) {
+        assert_int_equal(0, moe_frame_empty(&out, MOE_FRAME_CANCEL, 2, &error));
+    }
+    write_request(&out, 3, 5);
+    send_buffer(&peer, &out);
+    do {
+        assert_int_equal(1, hear(&peer));
+    } while (peer.header.type != MOE_FRAME_ERROR);
+    assert_int_equal(1, peer.header.id);
+    expect(&peer, MOE_FRAME_DONE, 3);
+    hang_up(&peer);
+    stop(&fixture, 0, MOE_SERVER_TERMINATED);
+}
+
+
 static void test_pieces(void **state)
 {
     moe_buffer_t out = { .limit = 0 };
@@ -749,6 +781,7 @@ int main(void)
         cmocka_unit_test(test_greeting),
         cmocka_unit_test(test_broken_frames),
         cmocka_unit_test(test_broken_request),
+        cmocka_unit_test(test_largest_frame),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_end_of_peer),
         cmocka_unit_test(test_credit),
