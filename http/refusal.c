@@ -4,7 +4,7 @@
  * kin are answered by nginx before the request reaches this module, with a
  * page of HTML.  SDKs read the body of an error, so here it is the dialect's.
  * nginx makes its page when error_page had none: what an administrator wrote
- * stays.
+ * stays.  (With recursive_error_pages nginx does not note that there was one.)
  *
  * The header filter sends the body by itself, and header_only then keeps
  * nginx from sending its page: there is no body filter in the way of streams.
@@ -140,6 +140,7 @@ ngx_http_moe_refusal_is_page(ngx_http_request_t *r)
 
     return (mlcf->pass || mlcf->keys) && r == r->main && r->upstream == NULL
            && r->err_status >= NGX_HTTP_BAD_REQUEST
+           && !r->error_page
            && r->headers_out.content_length_n > 0
            && type->len == sizeof("text/html") - 1
            && ngx_strncmp(type->data, "text/html", type->len) == 0;

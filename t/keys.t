@@ -46,6 +46,31 @@ location @page {
     return 401 "a page\n";
 }
 
+location /html/ {
+    moe_pass demo;
+    moe_api_keys %PREFIX%/keys;
+    client_max_body_size 10;
+    default_type text/html;
+    error_page 413 /html.html;
+
+    location /html/named/ {
+        moe_pass demo;
+        error_page 413 @html;
+    }
+}
+
+location = /html.html {
+    moe_api_keys %PREFIX%/keys;
+    default_type text/html;
+    root %PREFIX%;
+}
+
+location @html {
+    moe_api_keys %PREFIX%/keys;
+    default_type text/html;
+    return 413 "<p>a page\n";
+}
+
 location /delayed/ {
     moe_pass demo;
     moe_api_keys %PREFIX%/keys;
@@ -82,6 +107,7 @@ location /proxied/ {
 END
 $server->write_file('keys', "# who is who\n\n" . line('alice', 'sk-alice') . " \t# none\r\n  "
     . line('bob@example.com', 'sk-bob') . uc(sha256_hex('sk-carol')) =~ s/^/carol:/r . " \r");
+$server->write_file('html.html', "<p>a file\n");
 $server->write_file('users', "dave:{PLAIN}secret\n");
 $server->start;
 
@@ -165,6 +191,11 @@ $client->close;
 is(ask('/page', {})->{body}, "a page\n", 'error_page');
 is(ask('/page', {})->{headers}{'www-authenticate'}, 'Bearer', 'error_page: WWW-Authenticate');
 is(ask('/page', \%alice)->{status}, 200, 'error_page: with a key');
+for my $expect ({}, { Expect => '100-continue' }) {
+    my %headers = (%alice, %$expect);
+    is(ask('/html', \%headers)->{body}, "<p>a file\n", 'error_page: a file of HTML');
+    is(ask('/html/named', \%headers)->{body}, "<p>a page\n", 'error_page: a text of HTML');
+}
 for my $prefix (qw(/delayed /proxied)) {
     my $answer = ask($prefix, {});
     is("$answer->{status} $answer->{body}", "401 $refused->{body}", "the same in $prefix");
