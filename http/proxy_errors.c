@@ -31,7 +31,7 @@ typedef struct {
     ngx_chain_t     *held;        /* the beginning of an event, or NULL */
     ngx_chain_t     *free;
     ngx_chain_t     *busy;
-    unsigned         newline:1;   /* the last byte that came was one */
+    unsigned         empty:1;     /* so is the line so far, behind another */
     unsigned         partial:1;   /* an event too long to be held back has
                                    * been begun */
     unsigned         done:1;      /* the response has its end */
@@ -215,7 +215,6 @@ ngx_http_moe_proxy_events(ngx_http_request_t *r, ngx_http_moe_proxy_ctx_t *ctx,
     }
 
     end = ngx_http_moe_proxy_end(ctx, b);
-    ctx->newline = (b->last[-1] == '\n');
 
     if (end) {
         ctx->partial = 0;
@@ -244,23 +243,27 @@ ngx_http_moe_proxy_events(ngx_http_request_t *r, ngx_http_moe_proxy_ctx_t *ctx,
 }
 
 
-/* Behind the last empty line, or NULL. */
+/* Behind the last empty line, or NULL.  Lines end with LF or CR LF. */
 
 static u_char *
 ngx_http_moe_proxy_end(ngx_http_moe_proxy_ctx_t *ctx, ngx_buf_t *b)
 {
-    u_char  *p;
+    u_char  *p, *end;
 
-    for (p = b->last; p > b->pos; p--) {
+    end = NULL;
 
-        if (p[-1] == '\n'
-            && (p - 1 > b->pos ? p[-2] == '\n' : ctx->newline))
-        {
-            return p;
+    for (p = b->pos; p < b->last; p++) {
+
+        if (*p == LF) {
+            end = ctx->empty ? p + 1 : end;
+            ctx->empty = 1;
+
+        } else if (*p != CR) {
+            ctx->empty = 0;
         }
     }
 
-    return NULL;
+    return end;
 }
 
 

@@ -23,6 +23,7 @@ location /silent/ {
 END
 
 my @events = map { qq(data: {"n":$_}\n\n) } 1 .. 3;
+my @crlf = map { s/\n/\r\n/gr } @events;
 my $long = 'data: ' . 'x' x 40_000 . "\n\n";
 my $error = qr/data: (\{"error":\{.*"code":"service_unavailable"\}\})\n\ndata: \[DONE\]\n\n/;
 my $type = 'text/event-stream';
@@ -40,6 +41,8 @@ my @cases = (
     ['/v1/', $type, [@events, "data: {}\n"], 0, join('', @events), 1],
     ['/v1/', $type, ["data: 1\n\ndata", ": 2\n\nda"], 0, "data: 1\n\ndata: 2\n\n", 1],
     ['/v1/', $type, ["data: 1\n", "\n", "data: 2\n", "\n"], 0, "data: 1\n\ndata: 2\n\n", 1],
+    ['/v1/', $type, [@crlf, "data: {}\r\n\r"], 0, join('', @crlf), 1],
+    ['/v1/', $type, [split //, join '', @crlf, "data: {}\r"], 0, join('', @crlf), 1],
     ['/v1/', $type, ['data: 1'], 1, 'data: 1', 0],
     ['/v1/', "$type; charset=utf-8", [@events], 0, join('', @events), 1],
     ['/v1/', $type, [$long, $events[0]], 1, $long . $events[0], 0],
