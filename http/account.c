@@ -248,17 +248,28 @@ ngx_http_moe_account_create(ngx_http_moe_claim_t *claim)
 }
 
 
-/* Workers' clocks differ by some ms: `since` never goes back. */
+/*
+ * Workers' clocks differ by some ms: `since` does not go back for that.  But
+ * it may be of a former configuration: what now takes an hour may have taken
+ * a year.
+ */
 
 static void
 ngx_http_moe_account_refill(ngx_http_moe_zone_t *zone,
     ngx_http_moe_account_t *account)
 {
+    int64_t         ahead;
     ngx_msec_int_t  ms;
 
     ms = (ngx_msec_int_t) (ngx_current_msec - account->since);
 
     if (ms <= 0) {
+        ahead = ngx_http_moe_ceil(zone->most * NGX_HTTP_MOE_TOKEN, zone->rate);
+
+        if (-ms > ahead) {
+            account->since = ngx_current_msec + ahead;
+        }
+
         return;
     }
 

@@ -29,6 +29,7 @@ typedef struct {
     ngx_http_complex_value_t    key;
     int64_t                     rate;     /* units per ms, see account.c */
     int64_t                     burst;    /* tokens: what a period brings */
+    int64_t                     most;     /* tokens: the largest burst used */
 } ngx_http_moe_zone_t;
 
 

@@ -475,6 +475,8 @@ ngx_http_moe_limits_check(ngx_conf_t *cf, ngx_array_t *limits)
         if (limit[i].burst == 0) {
             limit[i].burst = zone->burst;
         }
+
+        zone->most = ngx_max(zone->most, limit[i].burst);
     }
 
     return NGX_OK;

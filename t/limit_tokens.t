@@ -286,6 +286,9 @@ ok(wait_until(5, sub { $server->log_text =~ /"exact" uses the "\$http_x_other" k
    'reload: another key is refused');
 $server->expect(qr/uses the .* key while previously/);
 is(left('alice'), $left - 2 * $probe, 'reload: and what was stays');
+$server->write_config(http => $zones =~ s{exact:1m rate=1000t/h}{exact:1m rate=1000t/s}r);
+$server->reload;
+ok(wait_until(10, sub { left('alice') == 1000 }), 'reload: a higher rate holds for what was, too');
 $server->write_config(http => $zones =~ s/exact:1m/exact:2m/r);
 $server->reload;
 is(left('alice'), 1000, 'reload: another size begins anew');
