@@ -33,7 +33,7 @@ NGINX ?= /usr/sbin/nginx
 .SECONDARY:
 .SUFFIXES:
 .PHONY: all engine module test unit golden server clients sanitize tsan fuzz fuzz-targets nightly \
-	load bench lint format install clean
+	load bench install clean always
 
 ENGINE_SOURCES := $(sort $(shell find engine kernels -name '*.c' 2>/dev/null))
 ENGINE_OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o)
@@ -76,8 +76,12 @@ MODULE_SOURCES := config $(wildcard *.c *.h http/*.c http/*.h engine/channel/*.c
 	$(addprefix engine/core/,buffer.c buffer.h clock.h error.c error.h given.h model_path.c \
 	model_path.h string.h)
 
-$(NGINX_OBJECTS)/Makefile: config
-	@mkdir -p $(BUILD)
+# The default of moe_engine_path is compiled in: another PREFIX configures anew.
+$(NGINX_OBJECTS).prefix: always
+	@mkdir -p $(@D)
+	@echo '$(PREFIX)' | cmp -s - $@ || echo '$(PREFIX)' >$@
+
+$(NGINX_OBJECTS)/Makefile: config $(NGINX_OBJECTS).prefix
 	cd $(NGINX_SOURCE) && . ./conf_flags && MOE_ENGINE_PATH=$(PREFIX)/sbin/moe-engine \
 		bash ./configure "$${NGX_CONF_FLAGS[@]}" --builddir=$(NGINX_OBJECTS) \
 		--with-cc-opt="$(OPTIMIZE) $(MODULE_INSTRUMENT) $(EXTRA_CFLAGS)" \
