@@ -123,7 +123,9 @@ wait_ready() {
             ;;
         *failed*)
             say "$health"
-            return 0
+            status=1
+            kill -QUIT "$nginx"
+            return 1
             ;;
         esac
         sleep 0.1
@@ -154,8 +156,9 @@ curl -N http://127.0.0.1:$port/v1/chat/completions -d '{"messages":[{"role":"use
 
 EOF
     fi
-    while kill -0 $nginx 2>/dev/null; do
-        wait $nginx && break || status=$?
+    # A signal ends wait before nginx.
+    while wait "$nginx" || status=$?; kill -0 "$nginx" 2>/dev/null; do
+        :
     done
     exit "${status:-0}"
 }
