@@ -32,7 +32,7 @@
 #define MOE_CHANNEL_VERSION 3u
 #define MOE_FRAME_HEADER 16u
 #define MOE_FRAME_LIMIT (128u << 20)        /* payload bytes: the largest request body and more */
-#define MOE_CHANNEL_CREDIT 80u              /* tokens */
+#define MOE_CHANNEL_CREDIT 64u              /* tokens */
 #define MOE_CHANNEL_SECRET 32u              /* bytes of HELLO */
 #define MOE_CHANNEL_HEARTBEAT_MS 250u
 
