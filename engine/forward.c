@@ -451,7 +451,7 @@ static void run_layer(moe_forward_t *f, const layer_t *layer, const moe_rows_t *
 }
 
 
-const float *moe_forward_step(moe_forward_t *f, const moe_batch_t *batch)
+const float *moe_forward_step(moe_forward_t *f, const moe_batch_t *batch, moe_error_t *error)
 {
     const uint32_t hidden = f->model->hidden, vocabulary = f->model->vocabulary;
     const moe_linear_t head = {f->head, f->picked, hidden, 0, f->logits, vocabulary, 0};

@@ -14,6 +14,7 @@
 #ifndef MOE_FORWARD_H
 #define MOE_FORWARD_H
 
+#include "engine/comm/world.h"
 #include "engine/core/threads.h"
 #include "engine/model/model.h"
 #include "kernels/kv.h"
@@ -23,6 +24,7 @@
 typedef struct moe_forward_s moe_forward_t;
 
 typedef struct {
+    moe_world_t world;          /* the ranks that run each step together; all zeroes: no others */
     unsigned threads;           /* >= 1 */
     uint64_t cache_bytes;       /* memory for cache blocks; at least one block is made */
     moe_kv_type_t kv_type;      /* of their rows */
@@ -72,9 +74,11 @@ typedef struct {
     uint32_t n_copies;
 } moe_batch_t;
 
-/* Runs a step.  Returns logits [sum of n_outputs, vocabulary] f32 in batch order; valid until the
- * next step.  Cannot fail: the caller keeps within the options (checked by assert). */
-const float *moe_forward_step(moe_forward_t *forward, const moe_batch_t *batch);
+/* Runs a step, of no sequences, too.  Returns logits [sum of n_outputs, vocabulary] f32 in batch
+ * order; valid until the next step.  The caller keeps within the options (checked by assert).  NULL
+ * with MOE_UNAVAILABLE when another rank is lost; an only rank does not fail. */
+const float *moe_forward_step(moe_forward_t *forward, const moe_batch_t *batch,
+                              moe_error_t *error);
 
 /* Counts of rows routed to each expert since creation: [layers, experts], dense layers zero;
  * experts = moe_forward_experts.  For statistics. */

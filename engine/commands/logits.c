@@ -148,7 +148,7 @@ static int run_tokens(moe_model_t *model, const uint32_t *ids, uint32_t n, const
         for (uint32_t b = 0; b < blocks; b++) {
             table[b] = b;
         }
-        logits = moe_forward_step(forward, &batch);
+        logits = moe_forward_step(forward, &batch, NULL);
         for (uint32_t i = 0; i < rows; i++) {
             print_position(logits + (size_t) i * model->vocabulary, model->vocabulary, order,
                            a->top);

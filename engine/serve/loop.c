@@ -337,7 +337,7 @@ static void run_step(moe_engine_t *engine, const moe_plan_t *plan)
         }
     }
     atomic_store(&engine->step_began_ns, began);
-    logits = moe_forward_step(loaded->forward, &plan->batch);
+    logits = moe_forward_step(loaded->forward, &plan->batch, NULL);
     moe_scheduler_complete(loaded->scheduler, moe_now_ns() - began);
     draw_all(loaded, plan, logits);
     emit_all(engine, plan);

@@ -47,7 +47,7 @@ static float *logits_of(const char *path, size_t *size, moe_error_t *error)
     if (forward != NULL) {
         *size = (size_t) TOKENS * model->vocabulary;
         logits = malloc(*size * sizeof(float));
-        memcpy(logits, moe_forward_step(forward, &batch), *size * sizeof(float));
+        memcpy(logits, moe_forward_step(forward, &batch, NULL), *size * sizeof(float));
     }
     moe_forward_free(forward);
     moe_model_close(model);

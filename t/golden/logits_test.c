@@ -93,7 +93,7 @@ static const float *step(fixture_t *f, const uint32_t *ids, uint32_t n, uint32_t
     const moe_batch_sequence_t sequence = {ids, n, position, f->blocks, outputs};
     const moe_batch_t batch = {.sequences = &sequence, .n_sequences = 1};
 
-    return moe_forward_step(f->forward, &batch);
+    return moe_forward_step(f->forward, &batch, NULL);
 }
 
 

@@ -116,7 +116,7 @@ static void run_case(const json_t *test)
     }
     forward = moe_forward_create(model, &options, &error);
     assert_non_null(forward);
-    difference = relative_error(test, moe_forward_step(forward, &batch), model->vocabulary);
+    difference = relative_error(test, moe_forward_step(forward, &batch, NULL), model->vocabulary);
     print_message("%-50s %.2g\n", json_string_value(json_object_get(test, "name")), difference);
     assert_true(difference < TOLERANCE);
     moe_forward_free(forward);

@@ -95,7 +95,7 @@ static float *run_alone(moe_forward_t *forward, const fixture_t *f, const uint32
         const moe_batch_sequence_t sequence = {tokens + at, rows, at, blocks, rows};
         const moe_batch_t batch = {.sequences = &sequence, .n_sequences = 1};
 
-        memcpy(logits + (size_t) at * vocabulary, moe_forward_step(forward, &batch),
+        memcpy(logits + (size_t) at * vocabulary, moe_forward_step(forward, &batch, NULL),
                (size_t) rows * vocabulary * sizeof(float));
     }
     return logits;
@@ -300,7 +300,7 @@ static void check_crowd(moe_forward_t *forward, const fixture_t *f,
             }
         }
         logits = moe_forward_step(forward,
-                                  &(moe_batch_t) {.sequences = sequences, .n_sequences = n});
+                                  &(moe_batch_t) {.sequences = sequences, .n_sequences = n}, NULL);
         for (uint32_t i = 0; i < n; i++) {
             const uint32_t s = owners[i], outputs = sequences[i].n_outputs;
 
@@ -373,7 +373,7 @@ static void test_shared_rows(void **state)
         for (uint32_t b = 0; b < BLOCKS; b++) {
             blocks[b] = b < shared ? b : BLOCKS + b;
         }
-        assert_memory_equal(moe_forward_step(forward, &batch), whole + (size_t) cut * vocabulary,
+        assert_memory_equal(moe_forward_step(forward, &batch, NULL), whole + (size_t) cut * vocabulary,
                             (size_t) (N - cut) * vocabulary * sizeof(float));
     }
     free(whole);

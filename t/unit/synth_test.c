@@ -80,7 +80,7 @@ static void run(const char *path)
     options.cache_bytes = TOKENS / MOE_BLOCK_TOKENS * moe_forward_block_bytes(model, MOE_KV_F32);
     forward = moe_forward_create(model, &options, &error);
     assert_non_null(forward);
-    logits = moe_forward_step(forward, &batch);
+    logits = moe_forward_step(forward, &batch, NULL);
     for (uint32_t i = 0; i < model->vocabulary; i++) {
         assert_true(isfinite(logits[i]) && fabsf(logits[i]) < 100);
     }
