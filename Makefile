@@ -22,7 +22,7 @@ INSTRUMENT := $(call instrument,$(SANITIZE))
 # Floating point is part of the contract: no contraction, no reassociation beyond what is written.
 CFLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(WARN) -fno-math-errno -ffp-contract=off -pthread -I. \
 	$(INSTRUMENT) $(EXTRA_CFLAGS)
-LDLIBS := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lm -pthread
+LDLIBS := -ljansson -lpcre2-8 -lutf8proc -lcrypto -lhwloc -lm -pthread
 VERSION := $(shell sed -n 's/.*NGX_HTTP_MOE_VERSION *"\(.*\)"/\1/p' ngx_http_moe_module.h)
 
 PREFIX ?= /usr/local

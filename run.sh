@@ -16,7 +16,7 @@ set -eu
 cd "$(dirname "$0")"
 
 build_packages="gcc make libc6-dev nginx-light nginx-dev libjansson-dev libpcre2-dev libssl-dev
-    libutf8proc-dev curl"
+    libutf8proc-dev libhwloc-dev curl"
 fuzz_packages="clang libclang-rt-14-dev"
 test_packages="libcmocka-dev perl libio-socket-ssl-perl libprotocol-http2-perl openssl procps
     prometheus"
