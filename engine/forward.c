@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/comm/step.h"
 #include "engine/device/device.h"
 #include "engine/loader.h"
 #include "engine/mixer/mixer.h"
@@ -54,6 +55,9 @@ struct moe_forward_s {
     moe_block_memory_t block_memory;
     uint32_t experts, top_k;            /* the most of any layer; 0 without MoE layers */
     uint64_t *counts;                   /* [layers, experts] */
+
+    uint64_t steps;
+    moe_step_word_t *words;             /* [ranks] of the step; NULL: an only rank */
 };
 
 
@@ -306,6 +310,13 @@ moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_
     }
     f->model = model;
     f->options = *options;
+    if (options->world.all
+        && (f->words = calloc(options->world.ranks, sizeof(moe_step_word_t))) == NULL)
+    {
+        moe_forward_free(f);
+        moe_fail(error, MOE_LIMIT, "out of memory for %u ranks", options->world.ranks);
+        return NULL;
+    }
     f->pool = moe_pool_create(options->threads, error);
     f->device = f->pool ? moe_device_cpu(f->pool, error) : NULL;
     f->ops = f->device ? f->device->ops : NULL;
@@ -329,6 +340,7 @@ void moe_forward_free(moe_forward_t *f)
     }
     moe_pool_free(f->pool);
     free(f->layers);
+    free(f->words);
     free(f);
 }
 
@@ -431,8 +443,27 @@ static void norm(moe_forward_t *f, const float *x, const float *weight, uint32_t
 }
 
 
+/* Begins a step of `n` rows together with the other ranks. */
+static int begin_step(moe_forward_t *f, uint32_t n, moe_error_t *error)
+{
+    const moe_step_word_t word = { .rows = n };
+    moe_comm_t *all = f->options.world.all, *group = f->options.world.group;
+
+    f->steps++;
+    if (all == NULL) {
+        return 0;
+    }
+    all->step = f->steps;
+    if (group) {
+        group->step = f->steps;
+    }
+    return moe_step_agree(all, &word, f->words, error);
+}
+
+
 /* x += mixer(norm(x)); x += ffn(norm(x)) */
-static void run_layer(moe_forward_t *f, const layer_t *layer, const moe_rows_t *rows)
+static int run_layer(moe_forward_t *f, const layer_t *layer, const moe_rows_t *rows,
+                     moe_error_t *error)
 {
     const uint32_t n = rows->n, hidden = f->model->hidden;
 
@@ -443,11 +474,14 @@ static void run_layer(moe_forward_t *f, const layer_t *layer, const moe_rows_t *
 
     norm(f, f->hidden, layer->post_norm, n, f->normed);
     if (layer->is_moe) {
-        moe_block_run(&layer->moe, &f->block_memory, f->normed, n, f->mixed);
+        if (moe_block_run(&layer->moe, &f->block_memory, f->normed, n, f->mixed, error) != 0) {
+            return -1;
+        }
     } else {
         moe_experts_run(&layer->dense, f->normed, n, NULL, f->ffn_scratch, f->mixed);
     }
     f->ops->add(f->device, f->mixed, n, hidden, f->hidden);
+    return 0;
 }
 
 
@@ -458,10 +492,15 @@ const float *moe_forward_step(moe_forward_t *f, const moe_batch_t *batch, moe_er
     moe_rows_t rows;
     uint32_t n_outputs = stage_batch(f, batch, &rows);
 
+    if (begin_step(f, rows.n, error) != 0) {
+        return NULL;
+    }
     copy_blocks(f, batch);
     f->ops->embed(f->device, f->embedding, &rows, f->hidden);
     for (uint32_t i = 0; i < f->model->n_layers; i++) {
-        run_layer(f, &f->layers[i], &rows);
+        if (run_layer(f, &f->layers[i], &rows, error) != 0) {
+            return NULL;
+        }
     }
     f->ops->gather(f->device, f->hidden, f->rows.outputs, n_outputs, hidden, f->picked);
     norm(f, f->picked, f->final_norm, n_outputs, f->picked);

@@ -32,8 +32,8 @@ size_t moe_block_scratch(const moe_block_state_t *self, uint32_t batch_rows)
 }
 
 
-void moe_block_run(const moe_block_state_t *self, const moe_block_memory_t *memory, const float *x,
-                   uint32_t n, float *y)
+int moe_block_run(const moe_block_state_t *self, const moe_block_memory_t *memory, const float *x,
+                  uint32_t n, float *y, moe_error_t *error)
 {
     const moe_exchange_t *exchange = &self->exchange;
     const float *shared = NULL;
@@ -47,4 +47,5 @@ void moe_block_run(const moe_block_state_t *self, const moe_block_memory_t *memo
     moe_experts_run(&self->experts, exchange->rows, n * exchange->top_k, exchange->offsets,
                     memory->scratch, exchange->rows);
     moe_combine_run(exchange, exchange->rows, memory->weights, shared, n, y);
+    return 0;
 }

@@ -34,8 +34,8 @@ int moe_block_create(moe_block_state_t *self, const moe_block_t *block, moe_load
 /* Floats of moe_block_memory_t.scratch. */
 size_t moe_block_scratch(const moe_block_state_t *self, uint32_t batch_rows);
 
-/* y = block(x), [n, hidden] both; y is not x. */
-void moe_block_run(const moe_block_state_t *self, const moe_block_memory_t *memory, const float *x,
-                   uint32_t n, float *y);
+/* y = block(x), [n, hidden] both; y is not x.  -1 with MOE_UNAVAILABLE when another rank is lost. */
+int moe_block_run(const moe_block_state_t *self, const moe_block_memory_t *memory, const float *x,
+                  uint32_t n, float *y, moe_error_t *error);
 
 #endif

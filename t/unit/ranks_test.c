@@ -1,0 +1,443 @@
+/*
+ * Ranks: the same bits as an only rank gives, whoever has which sequences and however prompts are
+ * cut; a lost rank is an error of all and never a hang.
+ */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/ranks.h"
+#include "t/unit/tiny_model.h"
+
+#define MAX_RANKS 8u
+#define SEQUENCES 13u
+#define TOKENS 70u
+#define BLOCKS ((TOKENS + MOE_BLOCK_TOKENS - 1) / MOE_BLOCK_TOKENS)
+#define BATCH_ROWS 96u
+
+typedef struct {
+    tiny_model_t options;
+    char *directory;
+    moe_model_t *model;
+    uint32_t tokens[SEQUENCES][TOKENS];
+} fixture_t;
+
+
+static uint32_t draw(uint64_t *seed, uint32_t below)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t) (*seed >> 33) % below;
+}
+
+
+static fixture_t *open_model(tiny_model_t options)
+{
+    tiny_files_t files = tiny_model_make(&options);
+    fixture_t *f = calloc(1, sizeof(*f));
+    moe_error_t error;
+    uint64_t seed = 7;
+
+    assert_non_null(f);
+    f->options = options;
+    f->directory = tiny_directory();
+    tiny_model_save(&files, f->directory);
+    tiny_model_free(&files);
+    f->model = moe_model_open(f->directory, &error);
+    assert_non_null(f->model);
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        for (uint32_t t = 0; t < TOKENS; t++) {
+            f->tokens[i][t] = draw(&seed, options.vocabulary);
+        }
+    }
+    return f;
+}
+
+
+static void close_model(fixture_t *f)
+{
+    moe_model_close(f->model);
+    tiny_directory_remove(f->directory);
+    free(f);
+}
+
+
+static moe_ranks_options_t rank_options(const fixture_t *f, uint32_t ranks)
+{
+    return (moe_ranks_options_t) {
+        .ranks = ranks,
+        .forward = {
+            .threads = ranks > 2 ? ranks : 2, .context = TOKENS, .batch_rows = BATCH_ROWS,
+            .batch_sequences = SEQUENCES, .batch_outputs = BATCH_ROWS,
+            .cache_bytes = SEQUENCES * BLOCKS * moe_forward_block_bytes(f->model, MOE_KV_F32)
+        }
+    };
+}
+
+
+static moe_ranks_t *create(const fixture_t *f, const moe_ranks_options_t *options)
+{
+    moe_error_t error;
+    moe_ranks_t *ranks = moe_ranks_create(f->model, options, &error);
+
+    if (ranks == NULL) {
+        fail_msg("%s", error.message);
+    }
+    return ranks;
+}
+
+
+/* ---- the same bits ---- */
+
+typedef struct {
+    moe_batch_sequence_t sequences[SEQUENCES];
+    uint32_t numbers[SEQUENCES];
+    moe_batch_t batch;
+    uint32_t rows;
+} group_batch_t;
+
+typedef struct {
+    uint32_t computed[SEQUENCES];
+    uint32_t blocks[SEQUENCES][BLOCKS];
+    float *logits;                      /* [SEQUENCES, TOKENS, vocabulary] */
+} progress_t;
+
+
+/* Some rows of some sequences of a group, often none. */
+static void fill_group(const fixture_t *f, progress_t *p, uint32_t group, uint32_t groups,
+                       uint64_t *seed, uint32_t chunk, group_batch_t *b)
+{
+    b->rows = 0;
+    b->batch = (moe_batch_t) { .sequences = b->sequences };
+    for (uint32_t i = group; i < SEQUENCES; i += groups) {
+        uint32_t rows = 1 + draw(seed, chunk), left = TOKENS - p->computed[i];
+
+        rows = rows < left ? rows : left;
+        if (rows == 0 || b->rows + rows > BATCH_ROWS || draw(seed, 3) == 0) {
+            continue;
+        }
+        b->numbers[b->batch.n_sequences] = i;
+        b->sequences[b->batch.n_sequences++] = (moe_batch_sequence_t) {
+            f->tokens[i] + p->computed[i], rows, p->computed[i], p->blocks[i], rows
+        };
+        b->rows += rows;
+    }
+}
+
+
+static void keep_logits(const fixture_t *f, progress_t *p, const group_batch_t *b,
+                        const float *logits)
+{
+    const size_t vocabulary = f->options.vocabulary;
+
+    for (uint32_t i = 0; i < b->batch.n_sequences; i++) {
+        const uint32_t number = b->numbers[i], rows = b->sequences[i].n_tokens;
+
+        memcpy(p->logits + ((size_t) number * TOKENS + p->computed[number]) * vocabulary, logits,
+               rows * vocabulary * sizeof(float));
+        p->computed[number] += rows;
+        logits += rows * vocabulary;
+    }
+}
+
+
+static int is_complete(const progress_t *p)
+{
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        if (p->computed[i] < TOKENS) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+
+/* Logits of all sequences, chunks of at most `chunk` tokens in a random order. */
+static float *compute(const fixture_t *f, moe_ranks_t *ranks, uint32_t chunk, uint64_t seed)
+{
+    const uint32_t groups = moe_ranks_groups(ranks);
+    static group_batch_t batches[MAX_RANKS];
+    const moe_batch_t *pointers[MAX_RANKS];
+    const float *logits[MAX_RANKS];
+    progress_t p = { .computed = { 0 } };
+    moe_error_t error;
+
+    p.logits = malloc(SEQUENCES * TOKENS * f->options.vocabulary * sizeof(float));
+    assert_non_null(p.logits);
+    for (uint32_t i = 0; i < SEQUENCES * BLOCKS; i++) {
+        p.blocks[i / BLOCKS][i % BLOCKS] = i;
+    }
+    while (!is_complete(&p)) {
+        for (uint32_t g = 0; g < groups; g++) {
+            fill_group(f, &p, g, groups, &seed, chunk, &batches[g]);
+            pointers[g] = &batches[g].batch;
+        }
+        if (moe_ranks_step(ranks, pointers, logits, &error) != 0) {
+            fail_msg("%s", error.message);
+        }
+        for (uint32_t g = 0; g < groups; g++) {
+            keep_logits(f, &p, &batches[g], logits[g]);
+        }
+    }
+    return p.logits;
+}
+
+
+static void check_counts(const fixture_t *f, const moe_ranks_t *ranks)
+{
+    const uint32_t experts = f->options.experts;
+    uint64_t *counts = calloc((size_t) f->options.layers * experts, sizeof(*counts)), sum;
+
+    assert_non_null(counts);
+    moe_ranks_expert_load(ranks, counts);
+    for (uint32_t l = f->options.dense_layers; l < f->options.layers; l++) {
+        sum = 0;
+        for (uint32_t e = 0; e < experts; e++) {
+            sum += counts[l * experts + e];
+        }
+        assert_int_equal(sum, SEQUENCES * TOKENS * f->options.top_k);
+    }
+    free(counts);
+}
+
+
+static void test_same_bits(void **state)
+{
+    const uint32_t counts[] = { 1, 2, 4, 8 }, chunks[] = { 1, 5, TOKENS };
+    const tiny_model_t models[] = { tiny_model_defaults(), tiny_model_v2() };
+
+    for (size_t m = 0; m < 2; m++) {
+        fixture_t *f = open_model(models[m]);
+        moe_ranks_options_t options = rank_options(f, 1);
+        moe_ranks_t *ranks = create(f, &options);
+        float *expected = compute(f, ranks, TOKENS, 1);
+
+        moe_ranks_free(ranks);
+        for (size_t i = 0; i < 4; i++) {
+            for (size_t c = 0; c < 3; c++) {
+                float *logits;
+
+                options = rank_options(f, counts[i]);
+                ranks = create(f, &options);
+                logits = compute(f, ranks, chunks[c], 10 * i + c);
+                assert_memory_equal(logits, expected,
+                                    SEQUENCES * TOKENS * f->options.vocabulary * sizeof(float));
+                check_counts(f, ranks);
+                free(logits);
+                moe_ranks_free(ranks);
+            }
+        }
+        free(expected);
+        close_model(f);
+    }
+}
+
+
+/* ---- loops ---- */
+
+typedef struct {
+    _Atomic unsigned seen[MAX_RANKS][100];
+    unsigned threads;
+} loop_t;
+
+
+static void see_items(void *context, uint32_t group, size_t first, size_t last, unsigned thread)
+{
+    loop_t *loop = context;
+
+    assert_true(thread < loop->threads);
+    for (size_t i = first; i < last; i++) {
+        atomic_fetch_add(&loop->seen[group][i], 1);
+    }
+}
+
+
+static void test_loops(void **state)
+{
+    const size_t items[MAX_RANKS] = { 100, 0, 1, 37 };
+    fixture_t *f = open_model(tiny_model_defaults());
+    moe_ranks_options_t options = rank_options(f, 4);
+    loop_t loop = { .threads = 7 };
+    moe_ranks_t *ranks;
+    moe_error_t error;
+
+    options.forward.threads = 7;
+    ranks = create(f, &options);
+    assert_int_equal(moe_ranks_threads(ranks), 7);
+    for (unsigned round = 1; round <= 50; round++) {
+        assert_int_equal(moe_ranks_run(ranks, see_items, &loop, items, &error), 0);
+        for (uint32_t g = 0; g < 4; g++) {
+            for (size_t i = 0; i < 100; i++) {
+                assert_int_equal(loop.seen[g][i], i < items[g] ? round : 0);
+            }
+        }
+    }
+    moe_ranks_free(ranks);
+    close_model(f);
+}
+
+
+/* ---- what cannot be ---- */
+
+static void test_refusals(void **state)
+{
+    static const struct {
+        uint32_t ranks, tensor_parallel;
+        unsigned threads;
+        const char *message;
+    } cases[] = {
+        { 0, 0, 1, NULL },
+        { 1, 1, 1, NULL },
+        { 4, 2, 4, NULL },
+        { 3, 1, 4, NULL },
+        { 2, 1, 1, "2 ranks need a thread each: threads is 1" },
+        { 4, 3, 8, "tensor_parallel 3 does not divide 4 ranks" },
+        { 1, 2, 8, "tensor_parallel 2 does not divide 1 ranks" },
+        { 1025, 1, 2000, "1025 ranks are more than 1024" },
+    };
+    moe_error_t error;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const int rc = moe_ranks_check(cases[i].ranks, cases[i].tensor_parallel, cases[i].threads,
+                                       &error);
+
+        assert_int_equal(rc, cases[i].message ? -1 : 0);
+        if (cases[i].message) {
+            assert_string_equal(error.message, cases[i].message);
+            assert_int_equal(error.code, MOE_INVALID);
+        }
+    }
+}
+
+
+/* One rank's memory is not there: nobody waits for it. */
+static void test_no_memory(void **state)
+{
+    fixture_t *f = open_model(tiny_model_defaults());
+    moe_ranks_options_t options = rank_options(f, 4);
+    moe_error_t error;
+
+    options.forward.cache_bytes = 1ull << 60;
+    assert_null(moe_ranks_create(f->model, &options, &error));
+    assert_int_equal(error.code, MOE_LIMIT);
+    close_model(f);
+}
+
+
+typedef struct {
+    uint64_t last, total;
+    unsigned calls;
+} loading_t;
+
+
+static void note_loading(void *context, uint64_t done, uint64_t total)
+{
+    loading_t *loading = context;
+
+    assert_true(done >= loading->last && done <= total);
+    loading->last = done;
+    loading->total = total;
+    loading->calls++;
+}
+
+
+static void test_progress(void **state)
+{
+    fixture_t *f = open_model(tiny_model_defaults());
+
+    for (uint32_t n = 1; n <= 4; n *= 2) {
+        moe_ranks_options_t options = rank_options(f, n);
+        loading_t loading = { .last = 0 };
+
+        options.forward.progress = note_loading;
+        options.forward.progress_context = &loading;
+        moe_ranks_free(create(f, &options));
+        assert_true(loading.calls > 10);
+        assert_int_equal(loading.last, loading.total);
+    }
+    close_model(f);
+}
+
+
+/* ---- a rank is lost ---- */
+
+typedef struct {
+    _Atomic unsigned calls;
+    moe_error_t reason;
+} loss_t;
+
+
+static void note_loss(void *context, const moe_error_t *reason)
+{
+    loss_t *loss = context;
+
+    loss->reason = *reason;
+    atomic_fetch_add(&loss->calls, 1);
+}
+
+
+static void test_faults(void **state)
+{
+    static const struct {
+        uint32_t ranks;
+        moe_fault_t fault;
+        const char *message;
+    } cases[] = {
+        { 2, { MOE_FAULT_EXIT, 0, 1 }, "step 1: fault: rank 0 has left" },
+        { 2, { MOE_FAULT_EXIT, 1, 3 }, "step 3: fault: rank 1 has left" },
+        { 4, { MOE_FAULT_STALL, 0, 2 }, "step 2: rank 0 did not come to allgather within 200 ms" },
+        { 4, { MOE_FAULT_STALL, 2, 2 }, "step 2: rank 2 did not come to allgather within 200 ms" },
+    };
+    fixture_t *f = open_model(tiny_model_defaults());
+    const uint32_t blocks[] = { 0 };
+    const moe_batch_sequence_t sequence = { f->tokens[0], 5, 0, blocks, 1 };
+    const moe_batch_t some = { .sequences = &sequence, .n_sequences = 1 }, none = { NULL };
+    const moe_batch_t *batches[] = { &some, &none, &some, &none };
+    const float *logits[4];
+    moe_error_t error;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        moe_ranks_options_t options = rank_options(f, cases[i].ranks);
+        loss_t loss = { .calls = 0 };
+        moe_ranks_t *ranks;
+        size_t items[4] = { 1 };
+
+        options.fault = cases[i].fault;
+        options.timeout_ns = 200000000u;
+        options.lost = note_loss;
+        options.lost_context = &loss;
+        ranks = create(f, &options);
+        for (uint64_t step = 1; step < cases[i].fault.step; step++) {
+            assert_int_equal(moe_ranks_step(ranks, batches, logits, &error), 0);
+        }
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(moe_ranks_step(ranks, batches, logits, &error), -1);
+            assert_int_equal(error.code, MOE_UNAVAILABLE);
+            assert_string_equal(error.message, cases[i].message);
+        }
+        assert_int_equal(moe_ranks_run(ranks, see_items, NULL, items, &error), -1);
+        assert_int_equal(loss.calls, 1);
+        assert_string_equal(loss.reason.message, cases[i].message);
+        moe_ranks_free(ranks);
+    }
+    close_model(f);
+}
+
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_faults),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
