@@ -57,6 +57,8 @@ static ngx_int_t ngx_http_moe_model_value(ngx_http_moe_setting_e kind,
 static void ngx_http_moe_model_bound(ngx_http_moe_setting_e kind,
     off_t bound, ngx_str_t *text);
 static ngx_int_t ngx_http_moe_model_name(ngx_conf_t *cf, ngx_str_t *name);
+static ngx_int_t ngx_http_moe_model_ranks(ngx_conf_t *cf,
+    ngx_http_moe_model_t *model);
 static ngx_int_t ngx_http_moe_model_files(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
 
@@ -75,6 +77,14 @@ static ngx_http_moe_setting_t  ngx_http_moe_settings[] = {
     { ngx_string("threads"), "threads",
       NGX_HTTP_MOE_NUMBER, 1, 1024,
       ngx_http_moe_offset(threads) },
+
+    { ngx_string("ranks"), "ranks",
+      NGX_HTTP_MOE_NUMBER, 1, 1024,
+      ngx_http_moe_offset(ranks) },
+
+    { ngx_string("peer_timeout"), "peer_timeout_ms",
+      NGX_HTTP_MOE_TIME, 10, 3600000,
+      ngx_http_moe_offset(peer_timeout) },
 
     { ngx_string("context"), "context",
       NGX_HTTP_MOE_NUMBER, 2, 1 << 24,
@@ -197,6 +207,10 @@ ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     *cf = save;
 
+    if (rv == NGX_CONF_OK && ngx_http_moe_model_ranks(cf, model) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     if (model->device.len == 0) {
         ngx_str_set(&model->device, "cpu");
     }
@@ -214,6 +228,27 @@ ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return rv;
+}
+
+
+/* The engine checks it again: it may run on fewer processors than there are. */
+
+static ngx_int_t
+ngx_http_moe_model_ranks(ngx_conf_t *cf, ngx_http_moe_model_t *model)
+{
+    off_t  threads;
+
+    threads = model->threads ? model->threads : (off_t) ngx_ncpu;
+
+    if (model->ranks > threads) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"ranks\" of model \"%V\" is %O, but \"threads\" is "
+                           "%O: each rank needs a thread",
+                           &model->name, model->ranks, threads);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
 }
 
 

@@ -9,14 +9,12 @@
  *     overhead    of it, the part that was not spent in prefill steps (smallest of the batch)
  */
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/commands/commands.h"
 #include "engine/commands/session.h"
-#include "engine/device/kv_type.h"
 #include "engine/core/clock.h"
 #include "engine/model/mapping.h"
 
@@ -26,8 +24,8 @@
 
 typedef struct {
     const char *model;
-    uint64_t prompt, gen, threads;
-    moe_kv_type_t kv_type;
+    uint64_t prompt, gen;
+    moe_engine_options_t engine;
     uint64_t batches[BATCHES_LIMIT];
     unsigned n_batches;
     uint64_t largest;
@@ -35,9 +33,7 @@ typedef struct {
 } arguments_t;
 
 typedef struct {
-    pthread_mutex_t lock;               /* released may come from several threads */
-    pthread_cond_t changed;
-    uint64_t alive;
+    moe_session_t *session;
     uint64_t began_ns, last_first_ns, ended_ns;
     uint64_t tokens, tokens_at_last_first;
     double ttft_sum, ttft_most, overhead_least;
@@ -85,9 +81,10 @@ static void on_failed(void *client, uint64_t id, const moe_failure_t *failure)
 {
     measurement_t *m = client;
 
-    pthread_mutex_lock(&m->lock);
+    /* Failures may come from several threads. */
+    pthread_mutex_lock(&m->session->lock);
     moe_session_failed(&m->error, failure);
-    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_unlock(&m->session->lock);
 }
 
 
@@ -95,10 +92,7 @@ static void on_released(void *client, uint64_t id)
 {
     measurement_t *m = client;
 
-    pthread_mutex_lock(&m->lock);
-    m->alive--;
-    pthread_cond_signal(&m->changed);
-    pthread_mutex_unlock(&m->lock);
+    moe_session_released(m->session);
 }
 
 
@@ -110,7 +104,7 @@ static const moe_sink_t sink = {
     on_failed,
     on_released,
     moe_session_ignore,
-    moe_session_ignore
+    moe_session_changed
 };
 
 
@@ -132,7 +126,7 @@ static int parse_batches(arguments_t *a, const char *list)
 static int parse_arguments(int argc, char **argv, arguments_t *a)
 {
     *a = (arguments_t) { .prompt = 128, .gen = 64, .batches = { 1, 4, 16 }, .n_batches = 3,
-                         .threads = moe_cpu_count() };
+                         .engine.threads = moe_cpu_count() };
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         int rc;
@@ -147,9 +141,8 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         }
         rc = strcmp(argv[i], "--prompt") == 0 ? moe_command_number(value, 1, 1 << 24, &a->prompt)
              : strcmp(argv[i], "--gen") == 0 ? moe_command_number(value, 1, 1 << 24, &a->gen)
-             : strcmp(argv[i], "--threads") == 0 ? moe_command_number(value, 1, 1024, &a->threads)
-             : strcmp(argv[i], "--kv-type") == 0 ? moe_kv_type_find(value, &a->kv_type)
-             : strcmp(argv[i], "--batch") == 0 ? parse_batches(a, value) : -1;
+             : strcmp(argv[i], "--batch") == 0 ? parse_batches(a, value)
+             : moe_session_option(&a->engine, argv[i], value);
         if (rc != 0) {
             return moe_command_wrong(&moe_command_bench, argv[i]);
         }
@@ -184,8 +177,8 @@ static void fill_prompt(uint32_t *ids, uint64_t n, uint64_t number, const moe_le
 static int submit_all(moe_engine_t *engine, const arguments_t *a, uint64_t batch, uint32_t *ids,
                       measurement_t *m)
 {
+    moe_error_t error = { .code = MOE_OK };
     moe_request_t request;
-    moe_error_t error;
 
     moe_request_defaults(&request);
     request.kind = MOE_PROMPT_TOKENS;
@@ -198,22 +191,14 @@ static int submit_all(moe_engine_t *engine, const arguments_t *a, uint64_t batch
     m->began_ns = moe_now_ns();
     for (uint64_t i = 0; i < batch; i++) {
         fill_prompt(ids, a->prompt, i, moe_engine_lexicon(engine));
-        pthread_mutex_lock(&m->lock);
-        m->alive++;
-        pthread_mutex_unlock(&m->lock);
-        if (moe_session_submit(engine, m, i, &request, &error) != 0) {
-            pthread_mutex_lock(&m->lock);
-            m->alive--;
-            m->error = error;
-            pthread_mutex_unlock(&m->lock);
+        if (moe_session_submit(m->session, engine, m, i, &request, &error) != 0) {
             break;
         }
     }
-    pthread_mutex_lock(&m->lock);
-    while (m->alive > 0) {
-        pthread_cond_wait(&m->changed, &m->lock);
+    moe_session_wait(m->session, engine);
+    if (error.code != MOE_OK) {
+        m->error = error;
     }
-    pthread_mutex_unlock(&m->lock);
     return m->error.code == MOE_OK ? 0 : -1;
 }
 
@@ -258,7 +243,8 @@ static unsigned long long peak_memory(void)
 }
 
 
-static int measure(moe_engine_t *engine, const arguments_t *a, moe_error_t *error)
+static int measure(moe_engine_t *engine, const arguments_t *a, moe_session_t *session,
+                   moe_error_t *error)
 {
     uint32_t *ids = malloc(a->prompt * sizeof(uint32_t));
     moe_stats_t stats;
@@ -266,17 +252,13 @@ static int measure(moe_engine_t *engine, const arguments_t *a, moe_error_t *erro
 
     moe_engine_stats(engine, &stats);
     if (a->json && rc == 0) {
-        printf("{\"prompt\":%llu,\"gen\":%llu,\"threads\":%llu,\"isa\":\"%s\",\"load_ms\":%.1f,"
-               "\"results\":[", (unsigned long long) a->prompt, (unsigned long long) a->gen,
-               (unsigned long long) a->threads, moe_engine_isa(engine),
-               (double) stats.load_ns * 1e-6);
+        printf("{\"prompt\":%llu,\"gen\":%llu,\"ranks\":%u,\"threads\":%u,\"isa\":\"%s\","
+               "\"load_ms\":%.1f,\"results\":[", (unsigned long long) a->prompt,
+               (unsigned long long) a->gen, a->engine.ranks ? a->engine.ranks : 1,
+               a->engine.threads, moe_engine_isa(engine), (double) stats.load_ns * 1e-6);
     }
     for (unsigned i = 0; rc == 0 && i < a->n_batches; i++) {
-        measurement_t m = {
-            .lock = PTHREAD_MUTEX_INITIALIZER,
-            .changed = PTHREAD_COND_INITIALIZER,
-            .overhead_least = 1e9
-        };
+        measurement_t m = { .session = session, .overhead_least = 1e9 };
 
         rc = submit_all(engine, a, a->batches[i], ids, &m);
         if (rc == 0) {
@@ -287,9 +269,9 @@ static int measure(moe_engine_t *engine, const arguments_t *a, moe_error_t *erro
     if (a->json && rc == 0) {
         printf("\n],\"peak_memory_bytes\":%llu}\n", peak_memory());
     } else if (rc == 0) {
-        printf("%s, %llu threads, loaded in %.1f ms, peak memory %.1f MiB\n",
-               moe_engine_isa(engine), (unsigned long long) a->threads,
-               (double) stats.load_ns * 1e-6, (double) peak_memory() / 1048576.0);
+        printf("%s, %u threads, loaded in %.1f ms, peak memory %.1f MiB\n",
+               moe_engine_isa(engine), a->engine.threads, (double) stats.load_ns * 1e-6,
+               (double) peak_memory() / 1048576.0);
     }
     free(ids);
     return rc;
@@ -298,7 +280,8 @@ static int measure(moe_engine_t *engine, const arguments_t *a, moe_error_t *erro
 
 static int bench(int argc, char **argv)
 {
-    moe_engine_options_t options = { .sink = &sink, .no_prefix_cache = 1 };
+    moe_session_t session = MOE_SESSION_INITIALIZER;
+    moe_engine_options_t *options;
     moe_engine_t *engine;
     moe_error_t error;
     arguments_t a;
@@ -308,17 +291,22 @@ static int bench(int argc, char **argv)
         return 1;
     }
     moe_mapping_handle_sigbus();
-    options.model = a.model;
-    options.threads = (unsigned) a.threads;
-    options.kv_type = a.kv_type;
-    options.batch_sequences = (uint32_t) a.largest;
-    options.batch_tokens = a.largest > DEFAULT_BATCH_TOKENS ? (uint32_t) a.largest
-                                                            : DEFAULT_BATCH_TOKENS;
-    engine = moe_session_open(&options, &error);
+    options = &a.engine;
+    options->sink = &sink;
+    options->sink_context = &session;
+    options->no_prefix_cache = 1;
+    options->model = a.model;
+    options->batch_sequences = (uint32_t) a.largest;
+    options->batch_tokens = a.largest > DEFAULT_BATCH_TOKENS ? (uint32_t) a.largest
+                                                             : DEFAULT_BATCH_TOKENS;
+    if (moe_session_fault(options, &error) != 0) {
+        return moe_command_fail(&error);
+    }
+    engine = moe_session_open(options, &error);
     if (engine == NULL) {
         return moe_command_fail(&error);
     }
-    rc = measure(engine, &a, &error);
+    rc = measure(engine, &a, &session, &error);
     moe_engine_free(engine);
     return rc == 0 ? 0 : moe_command_fail(&error);
 }
@@ -326,8 +314,7 @@ static int bench(int argc, char **argv)
 
 const moe_command_t moe_command_bench = {
     .name = "bench",
-    .usage = "MODEL [--prompt P] [--gen G] [--batch 1,4,16] [--threads N]"
-             " [--kv-type f32|bf16|q8_0] [--json]",
+    .usage = "MODEL [--prompt P] [--gen G] [--batch 1,4,16] [--json] " MOE_SESSION_USAGE,
     .help = "measure speed and memory",
     .run = bench
 };

@@ -5,24 +5,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/commands/commands.h"
-#include "engine/device/kv_type.h"
-#include "engine/forward.h"
+#include "engine/commands/session.h"
 #include "engine/model/mapping.h"
 
 #define CHUNK 64u           /* rows of a step */
 
 typedef struct {
     const char *path, *tokens;
-    uint64_t top, threads;
-    moe_kv_type_t kv_type;
+    uint64_t top;
+    moe_engine_options_t engine;
 } arguments_t;
 
 
 static int parse_arguments(int argc, char **argv, arguments_t *a)
 {
-    *a = (arguments_t) {.top = 20, .threads = moe_cpu_count()};
+    *a = (arguments_t) {.top = 20};
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         int bad = 0;
@@ -35,12 +35,8 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
             a->tokens = value;
         } else if (value && strcmp(argv[i], "--top") == 0) {
             bad = moe_command_number(value, 1, UINT32_MAX, &a->top);
-        } else if (value && strcmp(argv[i], "--threads") == 0) {
-            bad = moe_command_number(value, 1, 1024, &a->threads);
-        } else if (value && strcmp(argv[i], "--kv-type") == 0) {
-            bad = moe_kv_type_find(value, &a->kv_type);
         } else {
-            bad = -1;
+            bad = value ? moe_session_option(&a->engine, argv[i], value) : -1;
         }
         if (bad) {
             return moe_command_wrong(&moe_command_logits, argv[i]);
@@ -121,43 +117,71 @@ static void print_position(const float *logits, uint32_t vocabulary, uint32_t *o
 }
 
 
-static int run_tokens(moe_model_t *model, const uint32_t *ids, uint32_t n, const arguments_t *a,
-                      moe_error_t *error)
+/* A step of the first group; the others have nothing to do but to take part. */
+static const float *run_chunk(moe_ranks_t *ranks, const moe_batch_t *batch)
 {
-    const uint32_t blocks = (n + MOE_BLOCK_TOKENS - 1) / MOE_BLOCK_TOKENS;
-    moe_forward_options_t options = {
-        .threads = (unsigned) a->threads, .cache_bytes = 0, .context = n, .batch_rows = CHUNK,
-        .batch_sequences = 1, .batch_outputs = CHUNK, .kv_type = a->kv_type,
-    };
-    uint32_t *table = malloc(blocks * sizeof(*table));
-    uint32_t *order = malloc(model->vocabulary * sizeof(*order));
-    moe_forward_t *forward = NULL;
+    static const moe_batch_t none;
+    const moe_batch_t *batches[MOE_RANKS_LIMIT];
+    const float *logits[MOE_RANKS_LIMIT];
+    moe_error_t error;
 
-    if (table == NULL || order == NULL) {
-        moe_fail(error, MOE_LIMIT, "out of memory for %u tokens", n);
-    } else {
-        options.cache_bytes = blocks * moe_forward_block_bytes(model, a->kv_type);
-        forward = moe_forward_create(model, &options, error);
+    for (uint32_t g = 0; g < moe_ranks_groups(ranks); g++) {
+        batches[g] = g == 0 ? batch : &none;
     }
-    for (uint32_t at = 0; forward && at < n; at += CHUNK) {
+    if (moe_ranks_step(ranks, batches, logits, &error) != 0) {
+        /* A rank that is stuck cannot be waited for. */
+        fflush(stdout);
+        _exit(moe_command_fail(&error));
+    }
+    return logits[0];
+}
+
+
+static void run_tokens(moe_ranks_t *ranks, const uint32_t *ids, uint32_t n, uint32_t *table,
+                       uint32_t *order, const moe_model_t *model, uint64_t top)
+{
+    for (uint32_t at = 0; at < n; at += CHUNK) {
         const uint32_t rows = n - at < CHUNK ? n - at : CHUNK;
         const moe_batch_sequence_t sequence = {ids + at, rows, at, table, rows};
         const moe_batch_t batch = {.sequences = &sequence, .n_sequences = 1};
-        const float *logits;
+        const float *logits = run_chunk(ranks, &batch);
 
-        for (uint32_t b = 0; b < blocks; b++) {
-            table[b] = b;
-        }
-        logits = moe_forward_step(forward, &batch, NULL);
         for (uint32_t i = 0; i < rows; i++) {
-            print_position(logits + (size_t) i * model->vocabulary, model->vocabulary, order,
-                           a->top);
+            print_position(logits + (size_t) i * model->vocabulary, model->vocabulary, order, top);
         }
     }
-    moe_forward_free(forward);
+}
+
+
+static int print_logits(moe_model_t *model, const uint32_t *ids, uint32_t n, const arguments_t *a,
+                        moe_error_t *error)
+{
+    const uint32_t blocks = (n + MOE_BLOCK_TOKENS - 1) / MOE_BLOCK_TOKENS;
+    uint32_t *table = malloc(blocks * sizeof(*table));
+    uint32_t *order = malloc(model->vocabulary * sizeof(*order));
+    moe_ranks_options_t options;
+    moe_ranks_t *ranks = NULL;
+
+    moe_engine_ranks_options(&a->engine, &options);
+    options.forward.context = n;
+    options.forward.batch_rows = options.forward.batch_outputs = CHUNK;
+    options.forward.batch_sequences = 1;
+    options.forward.cache_bytes = blocks * moe_forward_block_bytes(model, a->engine.kv_type);
+    if (table == NULL || order == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory for %u tokens", n);
+    } else {
+        ranks = moe_ranks_create(model, &options, error);
+    }
+    for (uint32_t b = 0; ranks && b < blocks; b++) {
+        table[b] = b;
+    }
+    if (ranks) {
+        run_tokens(ranks, ids, n, table, order, model, a->top);
+    }
+    moe_ranks_free(ranks);
     free(table);
     free(order);
-    return forward ? 0 : -1;
+    return ranks ? 0 : -1;
 }
 
 
@@ -172,13 +196,16 @@ static int logits(int argc, char **argv)
     if (parse_arguments(argc, argv, &arguments) != 0) {
         return 1;
     }
+    if (moe_session_fault(&arguments.engine, &error) != 0) {
+        return moe_command_fail(&error);
+    }
     moe_mapping_handle_sigbus();
     model = moe_model_open(arguments.path, &error);
     if (model == NULL) {
         return moe_command_fail(&error);
     }
     ids = parse_tokens(arguments.tokens, model, &n, &error);
-    status = ids ? run_tokens(model, ids, n, &arguments, &error) : -1;
+    status = ids ? print_logits(model, ids, n, &arguments, &error) : -1;
     free(ids);
     moe_model_close(model);
     return status == 0 ? 0 : moe_command_fail(&error);
@@ -187,7 +214,7 @@ static int logits(int argc, char **argv)
 
 const moe_command_t moe_command_logits = {
     .name = "logits",
-    .usage = "MODEL --tokens 1,2,3 [--top N] [--threads N] [--kv-type f32|bf16|q8_0]",
+    .usage = "MODEL --tokens 1,2,3 [--top N] " MOE_SESSION_USAGE,
     .help = "print the largest logits after each token, one JSON line per position",
     .run = logits
 };

@@ -1,27 +1,22 @@
 /* moe-engine run: one prompt or question; the text goes to stdout as it is generated. */
 
 #include <jansson.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/commands/commands.h"
 #include "engine/commands/session.h"
-#include "engine/device/kv_type.h"
 #include "engine/model/mapping.h"
 
 typedef struct {
     const char *model, *prompt, *chat;
-    uint64_t threads;
-    moe_kv_type_t kv_type;
+    moe_engine_options_t engine;
     moe_request_t request;
 } arguments_t;
 
 typedef struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    int released;
+    moe_session_t session;
     uint64_t queue_ns, prefill_ns;
     moe_done_t done;            /* `stop` is not kept */
     moe_error_t error;
@@ -71,10 +66,7 @@ static void on_released(void *client, uint64_t id)
 {
     answer_t *answer = client;
 
-    pthread_mutex_lock(&answer->lock);
-    answer->released = 1;
-    pthread_cond_signal(&answer->changed);
-    pthread_mutex_unlock(&answer->lock);
+    moe_session_released(&answer->session);
 }
 
 
@@ -86,7 +78,7 @@ static const moe_sink_t sink = {
     on_failed,
     on_released,
     moe_session_ignore,
-    moe_session_ignore
+    moe_session_changed
 };
 
 
@@ -112,12 +104,8 @@ static int set_option(arguments_t *a, const char *name, const char *value)
     } else if (strcmp(name, "--seed") == 0) {
         a->request.given |= MOE_GIVEN_SEED;
         return moe_command_number(value, 0, UINT64_MAX, &a->request.seed);
-    } else if (strcmp(name, "--threads") == 0) {
-        return moe_command_number(value, 1, 1024, &a->threads);
-    } else if (strcmp(name, "--kv-type") == 0) {
-        return moe_kv_type_find(value, &a->kv_type);
     } else {
-        return -1;
+        return moe_session_option(&a->engine, name, value);
     }
     return 0;
 }
@@ -162,16 +150,12 @@ static int answer_prompt(moe_engine_t *engine, arguments_t *a, answer_t *answer)
     }
     a->request.prompt.data = dumped ? dumped : a->prompt;
     a->request.prompt.size = (uint32_t) strlen(a->request.prompt.data);
-    rc = moe_session_submit(engine, answer, 1, &a->request, &answer->error);
+    rc = moe_session_submit(&answer->session, engine, answer, 1, &a->request, &answer->error);
     free(dumped);
     if (rc != 0) {
         return -1;
     }
-    pthread_mutex_lock(&answer->lock);
-    while (!answer->released) {
-        pthread_cond_wait(&answer->changed, &answer->lock);
-    }
-    pthread_mutex_unlock(&answer->lock);
+    moe_session_wait(&answer->session, engine);
     return answer->error.code == MOE_OK ? 0 : -1;
 }
 
@@ -198,11 +182,7 @@ static void print_statistics(const moe_engine_t *engine, const answer_t *answer)
 
 static int run(int argc, char **argv)
 {
-    answer_t answer = {
-        .lock = PTHREAD_MUTEX_INITIALIZER,
-        .changed = PTHREAD_COND_INITIALIZER
-    };
-    moe_engine_options_t options = { .sink = &sink, .batch_sequences = 1 };
+    answer_t answer = { .session = MOE_SESSION_INITIALIZER };
     moe_engine_t *engine;
     arguments_t a;
     int rc;
@@ -211,10 +191,14 @@ static int run(int argc, char **argv)
         return 1;
     }
     moe_mapping_handle_sigbus();
-    options.model = a.model;
-    options.threads = (unsigned) a.threads;
-    options.kv_type = a.kv_type;
-    engine = moe_session_open(&options, &answer.error);
+    a.engine.model = a.model;
+    a.engine.sink = &sink;
+    a.engine.sink_context = &answer.session;
+    a.engine.batch_sequences = 1;
+    if (moe_session_fault(&a.engine, &answer.error) != 0) {
+        return moe_command_fail(&answer.error);
+    }
+    engine = moe_session_open(&a.engine, &answer.error);
     if (engine == NULL) {
         return moe_command_fail(&answer.error);
     }
@@ -229,8 +213,8 @@ static int run(int argc, char **argv)
 
 const moe_command_t moe_command_run = {
     .name = "run",
-    .usage = "MODEL -p TEXT | --chat TEXT [-n N] [--temperature T] [--seed S] [--threads N]"
-             " [--kv-type f32|bf16|q8_0]",
+    .usage = "MODEL -p TEXT | --chat TEXT [-n N] [--temperature T] [--seed S] "
+             MOE_SESSION_USAGE,
     .help = "continue a text or answer a question",
     .run = run
 };

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "engine/commands/commands.h"
+#include "engine/commands/session.h"
 #include "engine/device/kv_type.h"
 #include "engine/model/mapping.h"
 #include "engine/serve/server.h"
@@ -137,6 +138,8 @@ static int apply_configuration(configuration_t *c, json_t *object, moe_error_t *
     uint32_t threads = 0, uid = getuid();
     const number_key_t numbers[] = {
         { "threads", 1024, &threads, NULL },
+        { "ranks", MOE_RANKS_LIMIT, &e->ranks, NULL },
+        { "peer_timeout_ms", 3600000, &e->peer_timeout_ms, NULL },
         { "context", INT32_MAX, &e->context, NULL },
         { "kv_cache", INT64_MAX, NULL, &e->kv_cache },
         { "batch_tokens", 1 << 20, &e->batch_tokens, NULL },
@@ -173,7 +176,7 @@ static int apply_configuration(configuration_t *c, json_t *object, moe_error_t *
     if (e->model == NULL || json_object_get(object, "secret") == NULL) {
         return moe_fail(error, MOE_INVALID, "configuration: model and secret are needed");
     }
-    return 0;
+    return moe_session_fault(e, error);
 }
 
 
@@ -243,6 +246,10 @@ static int serve_configured(configuration_t *c, moe_error_t *error)
         return -1;
     }
     end = moe_server_run(server, engine);
+    if (end == MOE_SERVER_LOST) {
+        /* No rank is waited for.  Workers hand their requests to the next engine. */
+        _exit(1);
+    }
     moe_engine_state(engine, &state);
     if (end == MOE_SERVER_TERMINATED || state.code == MOE_STATE_LOADING) {
         /* At once: no step and no load is waited for. */

@@ -329,6 +329,18 @@ static uint32_t find_in_chain(const moe_cache_t *cache, const moe_chain_t *chain
 }
 
 
+uint32_t moe_cache_covered(const moe_cache_t *cache, const moe_chain_t *chain,
+                           const uint32_t *tokens, uint32_t most)
+{
+    uint32_t blocks = 0;
+
+    while (find_in_chain(cache, chain, tokens, blocks, most) != NONE) {
+        blocks++;
+    }
+    return blocks * MOE_BLOCK_TOKENS;
+}
+
+
 uint32_t moe_cache_shared(const moe_cache_t *cache, const moe_chain_t *chain,
                           const uint32_t *tokens, uint32_t most)
 {

@@ -65,6 +65,10 @@ void moe_cache_release(moe_cache_t *cache, moe_block_table_t *table);
 uint32_t moe_cache_match(moe_cache_t *cache, moe_block_table_t *table, const moe_chain_t *chain,
                          const uint32_t *tokens, uint32_t most, moe_block_copy_t *part);
 
+/* How many tokens match would find in whole blocks. */
+uint32_t moe_cache_covered(const moe_cache_t *cache, const moe_chain_t *chain,
+                           const uint32_t *tokens, uint32_t most);
+
 /* How many of the blocks that match would put into a table are in others: they take no unused one. */
 uint32_t moe_cache_shared(const moe_cache_t *cache, const moe_chain_t *chain,
                           const uint32_t *tokens, uint32_t most);

@@ -20,6 +20,21 @@
 #define DEFAULT_QUEUE_TIMEOUT_MS 60000u
 
 
+void moe_engine_ranks_options(const moe_engine_options_t *options, moe_ranks_options_t *ranks)
+{
+    *ranks = (moe_ranks_options_t) {
+        .ranks = options->ranks,
+        .tensor_parallel = options->tensor_parallel,
+        .timeout_ns = options->peer_timeout_ms * 1000000ull,
+        .fault = options->fault,
+        .forward = {
+            .threads = options->threads ? options->threads : moe_cpu_count(),
+            .kv_type = options->kv_type
+        }
+    };
+}
+
+
 void moe_engine_release(moe_engine_t *engine, moe_sequence_t *sequence, moe_end_t end)
 {
     void *client = sequence->client;
@@ -152,6 +167,16 @@ static void init_locks(moe_engine_t *engine)
 }
 
 
+/* Sequences belong to groups of ranks; numbers that do not fit are refused by the loader. */
+static uint32_t count_groups(const moe_engine_options_t *options)
+{
+    uint32_t ranks = options->ranks ? options->ranks : 1;
+    uint32_t groups = ranks / (options->tensor_parallel ? options->tensor_parallel : 1);
+
+    return groups ? groups : 1;
+}
+
+
 moe_engine_t *moe_engine_create(const moe_engine_options_t *options, moe_error_t *error)
 {
     moe_engine_t *engine = calloc(1, sizeof(*engine));
@@ -176,7 +201,7 @@ moe_engine_t *moe_engine_create(const moe_engine_options_t *options, moe_error_t
     if (engine->options.model == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory for an engine");
     } else if (moe_registry_init(&engine->registry, 2 * engine->places, error) == 0
-               && moe_tenants_init(&engine->tenants, error) == 0
+               && moe_tenants_init(&engine->tenants, count_groups(options), error) == 0
                && start_threads(engine, error) == 0)
     {
         return engine;
@@ -207,7 +232,7 @@ void moe_engine_free(moe_engine_t *engine)
     while (engine->registry.count > 0) {
         moe_registry_each(&engine->registry, pick, &sequence);
         if (sequence->task.state != MOE_TASK_NEW) {
-            moe_scheduler_remove(engine->loaded.scheduler, &sequence->task);
+            moe_groups_remove(&engine->loaded.groups, &sequence->task);
         }
         moe_engine_release(engine, sequence, MOE_END_CANCELLED);
     }
@@ -238,6 +263,20 @@ int moe_engine_wait(moe_engine_t *engine, moe_error_t *error)
         *error = engine->load_error;
     }
     return failed ? -1 : 0;
+}
+
+
+int moe_engine_lost(moe_engine_t *engine, moe_error_t *reason)
+{
+    int lost;
+
+    pthread_mutex_lock(&engine->lock);
+    lost = engine->lost;
+    if (lost) {
+        *reason = engine->lost_reason;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return lost ? -1 : 0;
 }
 
 
@@ -300,7 +339,7 @@ int moe_engine_submit(moe_engine_t *engine, void *client, uint64_t id, moe_reque
     }
     if (rc == 0) {
         sequence->task.order = engine->arrivals++;
-        sequence->task.share = &sequence->tenant->share;
+        sequence->task.shares = sequence->tenant->shares;
         moe_registry_add(&engine->registry, sequence);
         moe_tenants_push(&engine->tenants, sequence);
         pthread_cond_signal(&engine->for_prompts);
@@ -462,5 +501,5 @@ const moe_lexicon_t *moe_engine_lexicon(const moe_engine_t *engine)
 
 const char *moe_engine_isa(const moe_engine_t *engine)
 {
-    return moe_forward_isa(engine->loaded.forward);
+    return moe_forward_isa(moe_ranks_forward(engine->loaded.ranks, 0));
 }

@@ -12,6 +12,7 @@
 
 #include "engine/channel/message.h"
 #include "engine/core/log.h"
+#include "engine/ranks.h"
 #include "engine/serve/sequence.h"
 
 /*
@@ -30,16 +31,21 @@ typedef struct {
     void (*failed)(void *client, uint64_t id, const moe_failure_t *failure);
     void (*released)(void *client, uint64_t id);
     void (*flush)(void *context);           /* after the events of a step */
-    void (*changed)(void *context);         /* moe_engine_state has another code */
+    void (*changed)(void *context);         /* moe_engine_state has another code, or a rank is lost */
 } moe_sink_t;
 
 typedef struct {
     const char *model;              /* path (core/model_path.h); copied */
-    unsigned threads;               /* 0: one per CPU */
+    unsigned threads;               /* of all ranks; 0: one per CPU */
+    uint32_t ranks;                 /* 0: 1 */
+    uint32_t tensor_parallel;       /* ranks that share sequences; 0: 1 */
+    uint32_t peer_timeout_ms;       /* longest wait for a rank; 0: that of ranks.h */
+    moe_fault_t fault;              /* of a rank, for tests */
     uint32_t context;               /* 0: the model's; cut to what the cache holds */
     uint64_t kv_cache;              /* bytes; 0: 1 GiB, or half of what the weights leave */
     moe_kv_type_t kv_type;          /* of the cache's rows */
     int no_prefix_cache;            /* computed prefixes are not kept for other requests */
+    /* Of all groups of ranks together, each has its part: */
     uint32_t batch_tokens;          /* 0: 512 */
     uint32_t batch_sequences;       /* 0: 64; cut to batch_tokens */
     uint32_t step_time_ms;          /* 0: 50 */
@@ -54,6 +60,9 @@ typedef struct {
 
 typedef struct moe_engine_s moe_engine_t;
 
+/* How the options say that ranks are made: all but sizes and callbacks. */
+void moe_engine_ranks_options(const moe_engine_options_t *options, moe_ranks_options_t *ranks);
+
 /* Starts the threads and returns at once; the model is loaded by the scheduler thread (state
  * LOADING, then READY or FAILED).  NULL with MOE_SYSTEM or MOE_LIMIT. */
 moe_engine_t *moe_engine_create(const moe_engine_options_t *options, moe_error_t *error);
@@ -63,6 +72,10 @@ void moe_engine_free(moe_engine_t *engine);
 
 /* Waits until loading is over.  -1 with the error of a failed load. */
 int moe_engine_wait(moe_engine_t *engine, moe_error_t *error);
+
+/* -1 with the reason when a rank is lost, else 0.  Then no step runs any more and nothing else
+ * happens: requests are released, without other events, by moe_engine_free. */
+int moe_engine_lost(moe_engine_t *engine, moe_error_t *reason);
 
 /* Hands a request over (the engine frees it).  -1, the request still being the caller's, with
  * MOE_UNAVAILABLE (not ready), MOE_LIMIT (queue full, memory) or MOE_INVALID (the client has a

@@ -40,6 +40,8 @@ struct moe_engine_s {
     int stopping;
     uint64_t loaded_unix;
     moe_error_t load_error;             /* constant once the code is FAILED */
+    int lost;                           /* a rank is, */
+    moe_error_t lost_reason;            /* for this reason */
 
     atomic_uint progress;               /* per cent */
     atomic_uint running;                /* as the scheduler saw it last */

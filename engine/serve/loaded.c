@@ -51,14 +51,15 @@ static uint32_t or_default(uint32_t value, uint32_t otherwise)
 
 /* Memory for cache blocks.  Refused when it does not fit beside the weights: the kernel would hand
  * it out all the same, and kill the engine when it is used. */
-static int measure_cache(const moe_model_t *model, uint64_t wanted, uint64_t *bytes,
-                         moe_error_t *error)
+static int measure_cache(const moe_model_t *model, const moe_engine_options_t *options,
+                         uint64_t *bytes, moe_error_t *error)
 {
-    uint64_t available = moe_memory_available(), weights = moe_tensors_bytes(model->tensors);
+    uint64_t available = moe_memory_available();
+    uint64_t weights = moe_ranks_weights_needed(model, options->ranks, options->tensor_parallel);
     uint64_t left = available > weights ? available - weights : 0;
 
-    *bytes = wanted;
-    if (wanted == 0) {
+    *bytes = options->kv_cache;
+    if (*bytes == 0) {
         *bytes = left / 2 < DEFAULT_KV_CACHE ? left / 2 : DEFAULT_KV_CACHE;
     }
     if (left == 0 || *bytes > left) {
@@ -71,35 +72,53 @@ static int measure_cache(const moe_model_t *model, uint64_t wanted, uint64_t *by
 }
 
 
-static int open_forward(moe_loaded_t *loaded, const moe_engine_options_t *options,
-                        moe_forward_options_t *forward, moe_error_t *error)
+/* What all groups of ranks have together; a group's forward pass has its part. */
+static void set_sizes(moe_loaded_t *loaded, const moe_engine_options_t *options, uint32_t groups,
+                      moe_forward_options_t *forward)
 {
+    loaded->batch_tokens = or_default(options->batch_tokens, DEFAULT_BATCH_TOKENS);
+    loaded->batch_sequences = or_default(options->batch_sequences, DEFAULT_BATCH_SEQUENCES);
+    if (loaded->batch_sequences > loaded->batch_tokens) {
+        loaded->batch_sequences = loaded->batch_tokens;
+    }
+    forward->batch_rows = moe_groups_part(loaded->batch_tokens, 0, groups);
+    forward->batch_sequences = moe_groups_part(loaded->batch_sequences, 0, groups);
+    forward->batch_outputs = forward->batch_sequences + PROMPT_OUTPUTS;
+    forward->cache_bytes /= groups;
+    forward->context = or_default(options->context, loaded->model->context);
+}
+
+
+static int open_ranks(moe_loaded_t *loaded, const moe_engine_options_t *options,
+                      const moe_loaded_events_t *events, moe_error_t *error)
+{
+    moe_ranks_options_t ranks;
     uint32_t longest = loaded->model->context;
 
+    moe_engine_ranks_options(options, &ranks);
+    ranks.lost = events->lost;
+    ranks.lost_context = events->context;
+    ranks.forward.progress = events->progress;
+    ranks.forward.progress_context = events->context;
     if (options->context > longest) {
         return moe_fail(error, MOE_INVALID, "context %u exceeds the %u tokens that the model was"
                         " made for (max_position_embeddings)", options->context, longest);
     }
-    if (measure_cache(loaded->model, options->kv_cache, &forward->cache_bytes, error) != 0) {
+    if (moe_ranks_check(ranks.ranks, ranks.tensor_parallel, ranks.forward.threads, error) != 0
+        || measure_cache(loaded->model, options, &ranks.forward.cache_bytes, error) != 0)
+    {
         return -1;
     }
-    forward->threads = options->threads ? options->threads : moe_cpu_count();
-    forward->kv_type = options->kv_type;
-    forward->context = or_default(options->context, longest);
-    forward->batch_rows = or_default(options->batch_tokens, DEFAULT_BATCH_TOKENS);
-    forward->batch_sequences = or_default(options->batch_sequences, DEFAULT_BATCH_SEQUENCES);
-    if (forward->batch_sequences > forward->batch_rows) {
-        forward->batch_sequences = forward->batch_rows;
-    }
-    forward->batch_outputs = forward->batch_sequences + PROMPT_OUTPUTS;
-    loaded->forward = moe_forward_create(loaded->model, forward, error);
-    return loaded->forward ? 0 : -1;
+    set_sizes(loaded, options, or_default(ranks.ranks, 1) / or_default(ranks.tensor_parallel, 1),
+              &ranks.forward);
+    loaded->ranks = moe_ranks_create(loaded->model, &ranks, error);
+    return loaded->ranks ? 0 : -1;
 }
 
 
 static int open_samplers(moe_loaded_t *loaded, moe_error_t *error)
 {
-    unsigned threads = moe_pool_threads(moe_forward_pool(loaded->forward));
+    unsigned threads = moe_ranks_threads(loaded->ranks);
 
     loaded->samplers = calloc(threads, sizeof(moe_sampler_t *));
     if (loaded->samplers == NULL) {
@@ -116,61 +135,68 @@ static int open_samplers(moe_loaded_t *loaded, moe_error_t *error)
 }
 
 
-static int open_scheduler(moe_loaded_t *loaded, const moe_engine_options_t *options,
-                          const moe_forward_options_t *forward, moe_error_t *error)
+/* The longest sequence: what a group's cache can hold. */
+static uint32_t cut_context(const moe_loaded_t *loaded, const moe_engine_options_t *options,
+                            uint32_t blocks)
 {
-    moe_scheduler_options_t scheduler = {
-        .batch_rows = forward->batch_rows,
-        .batch_sequences = forward->batch_sequences,
-        .batch_outputs = forward->batch_outputs,
+    uint32_t context = or_default(options->context, loaded->model->context);
+
+    if (blocks < moe_cache_blocks_for(context)) {
+        moe_log(options->log, MOE_LOG_WARN, "kv_cache holds %u tokens%s, less than the context of"
+                " %u: that is the longest sequence now", blocks * MOE_BLOCK_TOKENS,
+                moe_ranks_groups(loaded->ranks) > 1 ? " of a rank" : "", context);
+        context = blocks * MOE_BLOCK_TOKENS;
+    }
+    return context;
+}
+
+
+static int open_groups(moe_loaded_t *loaded, const moe_engine_options_t *options,
+                       moe_error_t *error)
+{
+    const uint32_t groups = moe_ranks_groups(loaded->ranks);
+    const uint32_t blocks = moe_forward_blocks(moe_ranks_forward(loaded->ranks, 0));
+    const moe_scheduler_options_t scheduler = {
+        .batch_rows = loaded->batch_tokens,
+        .batch_sequences = loaded->batch_sequences,
+        .batch_outputs = loaded->batch_sequences + PROMPT_OUTPUTS,
         .step_time_ns = or_default(options->step_time_ms, DEFAULT_STEP_TIME_MS) * 1000000ull
     };
-    uint32_t blocks = moe_forward_blocks(loaded->forward), context = forward->context;
 
-    loaded->batch_tokens = forward->batch_rows;
-    loaded->batch_sequences = forward->batch_sequences;
-    if (blocks < moe_cache_blocks_for(context)) {
-        context = blocks * MOE_BLOCK_TOKENS;
-        moe_log(options->log, MOE_LOG_WARN, "kv_cache holds %u tokens, less than the context of"
-                " %u: that is the longest sequence now", context, forward->context);
+    loaded->logits = calloc(groups, sizeof(float *));
+    loaded->drawn = calloc(groups, sizeof(size_t));
+    if (loaded->logits == NULL || loaded->drawn == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory for %u groups of ranks", groups);
     }
-    loaded->cache = moe_cache_create(blocks, error);
-    if (loaded->cache == NULL
+    if (moe_groups_init(&loaded->groups, groups, &scheduler, blocks, error) != 0
         || moe_prefix_key_init(&loaded->prefix_key, options->model,
                                moe_kv_type_name(options->kv_type), error) != 0)
     {
         return -1;
     }
-    loaded->scheduler = moe_scheduler_create(&scheduler, loaded->cache, error);
     loaded->lexicon = (moe_lexicon_t) {
         .model = loaded->model,
         .tokenizer = loaded->tokenizer,
         .chat = loaded->chat,
-        .context = context,
+        .context = cut_context(loaded, options, blocks),
         .usable = loaded->usable,
         .prefix_key = options->no_prefix_cache ? NULL : &loaded->prefix_key
     };
-    return loaded->scheduler ? 0 : -1;
+    return 0;
 }
 
 
 int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
-                    void (*progress)(void *context, uint64_t done, uint64_t total),
-                    void *progress_context, moe_error_t *error)
+                    const moe_loaded_events_t *events, moe_error_t *error)
 {
-    moe_forward_options_t forward = {
-        .progress = progress,
-        .progress_context = progress_context
-    };
-
     memset(loaded, 0, sizeof(*loaded));
     loaded->model = moe_model_open(options->model, error);
     if (loaded->model == NULL) {
         return -1;
     }
     if (moe_loaded_open_texts(loaded, options->model, error) != 0
-        || open_forward(loaded, options, &forward, error) != 0
-        || open_scheduler(loaded, options, &forward, error) != 0
+        || open_ranks(loaded, options, events, error) != 0
+        || open_groups(loaded, options, error) != 0
         || open_samplers(loaded, error) != 0)
     {
         moe_loaded_close(loaded);
@@ -186,11 +212,10 @@ void moe_loaded_close(moe_loaded_t *loaded)
         moe_sampler_free(loaded->samplers[i]);
     }
     free(loaded->samplers);
-    moe_scheduler_free(loaded->scheduler);
-    moe_cache_free(loaded->cache);
-    if (loaded->forward) {
-        moe_forward_free(loaded->forward);
-    }
+    moe_groups_free(&loaded->groups);
+    free(loaded->logits);
+    free(loaded->drawn);
+    moe_ranks_free(loaded->ranks);
     free(loaded->usable);
     if (loaded->chat) {
         moe_chat_free(loaded->chat);

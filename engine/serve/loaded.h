@@ -6,17 +6,20 @@
 #ifndef MOE_LOADED_H
 #define MOE_LOADED_H
 
+#include "engine/ranks.h"
 #include "engine/serve/engine.h"
+#include "engine/serve/groups.h"
 
 typedef struct {
     moe_model_t *model;
     moe_tokenizer_t *tokenizer;
     moe_chat_t *chat;
-    moe_forward_t *forward;
-    moe_cache_t *cache;
-    moe_scheduler_t *scheduler;
+    moe_ranks_t *ranks;
+    moe_groups_t groups;                /* of ranks */
+    const float **logits;               /* [groups] of the step in progress */
+    size_t *drawn;                      /* [groups] sequences of it */
     uint32_t batch_tokens, batch_sequences;     /* effective */
-    moe_sampler_t **samplers;           /* [n_samplers] one per thread of the forward pass */
+    moe_sampler_t **samplers;           /* [n_samplers] one per thread of all ranks */
     unsigned n_samplers;
     uint8_t *usable;
     moe_prefix_key_t prefix_key;
@@ -25,9 +28,14 @@ typedef struct {
 
 /* Zeroes of `options` stand for the defaults of engine.h.  -1 with the error of what failed, and
  * nothing left to close. */
+typedef struct {
+    void (*progress)(void *context, uint64_t done, uint64_t total);
+    void (*lost)(void *context, const moe_error_t *reason);     /* a rank, later; see ranks.h */
+    void *context;
+} moe_loaded_events_t;
+
 int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
-                    void (*progress)(void *context, uint64_t done, uint64_t total),
-                    void *progress_context, moe_error_t *error);
+                    const moe_loaded_events_t *events, moe_error_t *error);
 void moe_loaded_close(moe_loaded_t *loaded);
 
 /* For a loaded->model that is open already: its tokenizer, chat template and usable ids, no weights.

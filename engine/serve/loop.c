@@ -8,6 +8,8 @@
  * So a cancellation acts before the next step, and a step's events travel together.
  */
 
+#include <stdio.h>
+
 #include "engine/core/clock.h"
 #include "engine/device/kv_type.h"
 #include "engine/serve/engine_internal.h"
@@ -23,23 +25,52 @@ static void set_progress(void *context, uint64_t done, uint64_t total)
 }
 
 
+/* Called by the thread of any rank. */
+static void lose(void *context, const moe_error_t *reason)
+{
+    moe_engine_t *engine = context;
+
+    moe_log(engine->options.log, MOE_LOG_ALERT, "%s: a rank is lost: %s", engine->options.model,
+            reason->message);
+    pthread_mutex_lock(&engine->lock);
+    engine->lost = 1;
+    engine->lost_reason = *reason;
+    pthread_mutex_unlock(&engine->lock);
+    engine->sink->changed(engine->options.sink_context);
+}
+
+
+static void log_loaded(const moe_engine_t *engine, uint64_t load_ns)
+{
+    const moe_loaded_t *loaded = &engine->loaded;
+    const uint32_t ranks = moe_ranks_count(loaded->ranks);
+    char of_ranks[32] = "";
+
+    if (ranks > 1) {
+        snprintf(of_ranks, sizeof(of_ranks), ", %u ranks", ranks);
+    }
+    moe_log(engine->options.log, MOE_LOG_NOTICE, "%s loaded in %.2f s: %s%s, context %u, cache of"
+            " %llu tokens in %s", engine->options.model, (double) load_ns * 1e-9,
+            moe_engine_isa(engine), of_ranks, loaded->lexicon.context,
+            (unsigned long long) moe_groups_blocks(&loaded->groups) * MOE_BLOCK_TOKENS,
+            moe_kv_type_name(engine->options.kv_type));
+}
+
+
 static int load(moe_engine_t *engine)
 {
     const moe_log_t *log = engine->options.log;
+    const moe_loaded_events_t events = { set_progress, lose, engine };
     uint64_t began = moe_now_ns();
     moe_error_t error;
     int rc;
 
-    rc = moe_loaded_open(&engine->loaded, &engine->options, set_progress, engine, &error);
+    rc = moe_loaded_open(&engine->loaded, &engine->options, &events, &error);
     if (rc == 0) {
         rc = moe_metrics_loaded(&engine->metrics, &engine->loaded, moe_now_ns() - began, &error);
     }
     if (rc == 0) {
-        moe_log(log, MOE_LOG_NOTICE, "%s loaded in %.2f s: %s, context %u, cache of %llu tokens"
-                " in %s", engine->options.model, (double) (moe_now_ns() - began) * 1e-9,
-                moe_forward_isa(engine->loaded.forward), engine->loaded.lexicon.context,
-                moe_cache_blocks(engine->loaded.cache) * (unsigned long long) MOE_BLOCK_TOKENS,
-                moe_kv_type_name(engine->options.kv_type));
+        log_loaded(engine, moe_now_ns() - began);
     } else {
         moe_log(log, MOE_LOG_ERR, "%s: %s", engine->options.model, error.message);
     }
@@ -59,7 +90,7 @@ static int load(moe_engine_t *engine)
 /* Takes a sequence out of the scheduler and ends it. */
 static void end(moe_engine_t *engine, moe_sequence_t *sequence, moe_end_t how)
 {
-    moe_scheduler_remove(engine->loaded.scheduler, &sequence->task);
+    moe_groups_remove(&engine->loaded.groups, &sequence->task);
     moe_engine_release(engine, sequence, how);
 }
 
@@ -68,7 +99,7 @@ static void end(moe_engine_t *engine, moe_sequence_t *sequence, moe_end_t how)
  * held. */
 static void wait_for_work(moe_engine_t *engine, uint64_t until_ns)
 {
-    uint64_t late_ns = moe_scheduler_next_deadline(engine->loaded.scheduler);
+    uint64_t late_ns = moe_groups_next_deadline(&engine->loaded.groups);
     uint64_t deadline = until_ns && (late_ns == 0 || until_ns < late_ns) ? until_ns : late_ns;
     struct timespec at = {
         .tv_sec = (time_t) (deadline / 1000000000u),
@@ -115,10 +146,8 @@ static moe_sequence_t *take_control(moe_engine_t *engine)
  * runs. */
 static void await_company(moe_engine_t *engine, uint64_t *until_ns)
 {
-    const moe_scheduler_t *scheduler = engine->loaded.scheduler;
-
     if (*until_ns == 0 && engine->options.batch_delay_ms > 0
-        && moe_scheduler_running(scheduler) == 0)
+        && moe_groups_running(&engine->loaded.groups) == 0)
     {
         *until_ns = moe_now_ns() + engine->options.batch_delay_ms * 1000000ull;
     }
@@ -129,7 +158,7 @@ static void await_company(moe_engine_t *engine, uint64_t *until_ns)
  * come.  Returns 0 when the engine stops. */
 static int take_input(moe_engine_t *engine, int idle, uint64_t *until_ns)
 {
-    moe_scheduler_t *scheduler = engine->loaded.scheduler;
+    moe_groups_t *groups = &engine->loaded.groups;
     moe_sequence_t *sequence, *cancelled, *next;
     int stopping;
 
@@ -141,10 +170,10 @@ static int take_input(moe_engine_t *engine, int idle, uint64_t *until_ns)
         await_company(engine, until_ns);
     }
     while ((sequence = moe_sequence_queue_pop(&engine->ready)) != NULL) {
-        moe_scheduler_add(scheduler, &sequence->task);
+        moe_groups_add(groups, &sequence->task);
     }
     cancelled = take_control(engine);
-    moe_tenants_forget(&engine->tenants, scheduler);
+    moe_tenants_forget(&engine->tenants, groups);
     stopping = engine->stopping;
     pthread_mutex_unlock(&engine->lock);
     if (cancelled) {
@@ -164,7 +193,7 @@ static void drop_expired(moe_engine_t *engine)
     moe_task_t *task;
     int any = 0;
 
-    while ((task = moe_scheduler_expired(engine->loaded.scheduler, moe_now_ns())) != NULL) {
+    while ((task = moe_groups_expired(&engine->loaded.groups, moe_now_ns())) != NULL) {
         moe_fail(&error, MOE_UNAVAILABLE, "the request waited %u ms for its turn",
                  engine->options.queue_timeout_ms);
         moe_engine_fail(engine, (moe_sequence_t *) task, NULL, &error);
@@ -268,17 +297,17 @@ static void emit(moe_engine_t *engine, moe_sequence_t *sequence)
 
 typedef struct {
     const moe_loaded_t *loaded;
-    const moe_plan_t *plan;
     uint64_t now_ns;
 } drawing_t;
 
 
-static void draw_some(void *context, size_t first, size_t last, unsigned thread)
+static void draw_some(void *context, uint32_t group, size_t first, size_t last, unsigned thread)
 {
     const drawing_t *drawing = context;
+    const moe_plan_t *plan = drawing->loaded->groups.groups[group].plan;
 
     for (size_t i = first; i < last; i++) {
-        moe_sequence_t *sequence = (moe_sequence_t *) drawing->plan->tasks[i];
+        moe_sequence_t *sequence = (moe_sequence_t *) plan->tasks[i];
 
         sequence->previous_ns = sequence->last_token_ns;
         sequence->outcome = moe_sequence_advance(sequence, drawing->loaded->samplers[thread],
@@ -288,23 +317,38 @@ static void draw_some(void *context, size_t first, size_t last, unsigned thread)
 }
 
 
-/* Draws the tokens of a step.  Sequences do not know of each other, so they are shared out to the
- * threads of the forward pass where that is worth waking them. */
-static void draw_all(const moe_loaded_t *loaded, const moe_plan_t *plan, const float *logits)
+/* Tells a group's sequences where their logits are; returns how many values these are. */
+static size_t hand_out(const moe_loaded_t *loaded, const moe_plan_t *plan, const float *logits)
 {
-    drawing_t drawing = { .loaded = loaded, .plan = plan, .now_ns = moe_now_ns() };
     size_t values = 0;
 
     for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
         ((moe_sequence_t *) plan->tasks[i])->logits = logits + values;
         values += (size_t) plan->tasks[i]->step_outputs * loaded->model->vocabulary;
     }
-    if (values < WORTH_SHARING) {
-        draw_some(&drawing, 0, plan->batch.n_sequences, 0);
-    } else {
-        moe_pool_run(moe_forward_pool(loaded->forward), draw_some, &drawing,
-                     plan->batch.n_sequences, 1);
+    return values;
+}
+
+
+/* Draws the tokens of a step.  Sequences do not know of each other, so they are shared out to the
+ * threads of their ranks where that is worth waking them. */
+static int draw_all(moe_loaded_t *loaded, moe_error_t *error)
+{
+    const moe_groups_t *groups = &loaded->groups;
+    drawing_t drawing = { .loaded = loaded, .now_ns = moe_now_ns() };
+    size_t values = 0;
+
+    for (uint32_t g = 0; g < groups->count; g++) {
+        loaded->drawn[g] = groups->batches[g]->n_sequences;
+        values += hand_out(loaded, groups->groups[g].plan, loaded->logits[g]);
     }
+    if (values >= WORTH_SHARING) {
+        return moe_ranks_run(loaded->ranks, draw_some, &drawing, loaded->drawn, error);
+    }
+    for (uint32_t g = 0; g < groups->count; g++) {
+        draw_some(&drawing, g, 0, loaded->drawn[g], 0);
+    }
+    return 0;
 }
 
 
@@ -323,33 +367,50 @@ static void emit_all(moe_engine_t *engine, const moe_plan_t *plan)
 }
 
 
-static void run_step(moe_engine_t *engine, const moe_plan_t *plan)
+static void note_scheduled(const moe_plan_t *plan, uint64_t now_ns)
 {
-    moe_loaded_t *loaded = &engine->loaded;
-    uint64_t began = moe_now_ns();
-    const float *logits;
-
     for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
         moe_sequence_t *sequence = (moe_sequence_t *) plan->tasks[i];
 
         if (sequence->scheduled_ns == 0) {
-            sequence->scheduled_ns = began;
+            sequence->scheduled_ns = now_ns;
         }
     }
+}
+
+
+/* Runs the planned step.  -1 when a rank is lost. */
+static int run_step(moe_engine_t *engine)
+{
+    moe_loaded_t *loaded = &engine->loaded;
+    moe_groups_t *groups = &loaded->groups;
+    uint64_t began = moe_now_ns();
+    moe_error_t error;
+
+    for (uint32_t g = 0; g < groups->count; g++) {
+        note_scheduled(groups->groups[g].plan, began);
+    }
     atomic_store(&engine->step_began_ns, began);
-    logits = moe_forward_step(loaded->forward, &plan->batch, NULL);
-    moe_scheduler_complete(loaded->scheduler, moe_now_ns() - began);
-    draw_all(loaded, plan, logits);
-    emit_all(engine, plan);
+    if (moe_ranks_step(loaded->ranks, groups->batches, loaded->logits, &error) != 0) {
+        return -1;
+    }
+    moe_groups_complete(groups, moe_now_ns() - began);
+    if (draw_all(loaded, &error) != 0) {
+        return -1;
+    }
+    for (uint32_t g = 0; g < groups->count; g++) {
+        emit_all(engine, groups->groups[g].plan);
+    }
     atomic_fetch_add(&engine->steps, 1);
     atomic_store(&engine->step_began_ns, 0);
+    return 0;
 }
 
 
 /* Whether a batch is still being gathered: it is not full, and the first of it may wait. */
 static int gathers(const moe_engine_t *engine, uint64_t *until_ns)
 {
-    uint32_t waiting = moe_scheduler_waiting(engine->loaded.scheduler);
+    uint32_t waiting = moe_groups_waiting(&engine->loaded.groups);
 
     if (waiting == 0 || waiting >= engine->loaded.batch_sequences || moe_now_ns() >= *until_ns) {
         *until_ns = 0;
@@ -361,9 +422,9 @@ static int gathers(const moe_engine_t *engine, uint64_t *until_ns)
 void *moe_engine_loop(void *argument)
 {
     moe_engine_t *engine = argument;
-    moe_loaded_t *loaded = &engine->loaded;
-    const moe_plan_t *plan;
+    moe_groups_t *groups = &engine->loaded.groups;
     uint64_t until_ns = 0;
+    uint32_t rows;
     int idle = 1;
 
     if (load(engine) != 0) {
@@ -376,13 +437,13 @@ void *moe_engine_loop(void *argument)
             atomic_store(&engine->running, 0);
             continue;
         }
-        plan = moe_scheduler_plan(loaded->scheduler);
-        atomic_store(&engine->running, moe_scheduler_running(loaded->scheduler));
-        idle = plan->batch.n_sequences == 0;
-        if (!idle) {
-            run_step(engine, plan);
+        rows = moe_groups_plan(groups);
+        atomic_store(&engine->running, moe_groups_running(groups));
+        idle = rows == 0;
+        if (!idle && run_step(engine) != 0) {
+            return NULL;
         }
-        moe_metrics_step(&engine->metrics, loaded, idle ? 0 : plan->rows);
+        moe_metrics_step(&engine->metrics, &engine->loaded, rows);
         if (!idle) {
             engine->sink->flush(engine->options.sink_context);
         }

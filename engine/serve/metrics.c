@@ -70,7 +70,8 @@ uint64_t *moe_metrics_experts(moe_metrics_t *metrics, uint32_t *layers, uint32_t
 int moe_metrics_loaded(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint64_t load_ns,
                        moe_error_t *error)
 {
-    uint32_t layers = loaded->model->n_layers, experts = moe_forward_experts(loaded->forward);
+    uint32_t layers = loaded->model->n_layers;
+    uint32_t experts = moe_forward_experts(moe_ranks_forward(loaded->ranks, 0));
     uint64_t *load = calloc((size_t) layers * experts + 1, sizeof(*load));
 
     if (load == NULL) {
@@ -78,7 +79,7 @@ int moe_metrics_loaded(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint6
     }
     pthread_mutex_lock(&metrics->lock);
     metrics->stats.load_ns = load_ns;
-    metrics->stats.blocks_total = moe_cache_blocks(loaded->cache);
+    metrics->stats.blocks_total = moe_groups_blocks(&loaded->groups);
     metrics->stats.batch_sequences = loaded->batch_sequences;
     metrics->stats.batch_tokens = loaded->batch_tokens;
     metrics->expert_load = load;
@@ -94,11 +95,10 @@ void moe_metrics_step(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint32
     pthread_mutex_lock(&metrics->lock);
     metrics->stats.steps += rows > 0;
     metrics->stats.step_rows += rows;
-    metrics->stats.blocks_used = moe_cache_blocks(loaded->cache) - moe_cache_unused(loaded->cache);
-    metrics->stats.preemptions = moe_scheduler_preemptions(loaded->scheduler);
+    metrics->stats.blocks_used = metrics->stats.blocks_total - moe_groups_unused(&loaded->groups);
+    metrics->stats.preemptions = moe_groups_preemptions(&loaded->groups);
     if (rows > 0 && metrics->experts > 0) {
-        memcpy(metrics->expert_load, moe_forward_expert_load(loaded->forward),
-               sizeof(uint64_t) * metrics->layers * metrics->experts);
+        moe_ranks_expert_load(loaded->ranks, metrics->expert_load);
     }
     pthread_mutex_unlock(&metrics->lock);
 }

@@ -26,8 +26,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "engine/serve/cost.h"
-
 struct moe_scheduler_s {
     moe_scheduler_options_t options;
     moe_cache_t *cache;
@@ -37,7 +35,8 @@ struct moe_scheduler_s {
     uint64_t level;                     /* of the share served last; never falls */
     moe_task_t *first_new, *last_new;   /* never started, by deadline */
     uint64_t preemptions;
-    moe_cost_t cost;
+    moe_cost_t own_cost, *cost;
+    uint64_t waiting_tokens;
     moe_batch_sequence_t *sequences;    /* [batch_sequences] */
     moe_block_copy_t *copies;           /* [batch_sequences] */
     moe_plan_t plan;
@@ -70,6 +69,7 @@ moe_scheduler_t *moe_scheduler_create(const moe_scheduler_options_t *options, mo
     }
     scheduler->options = *options;
     scheduler->cache = cache;
+    scheduler->cost = options->cost ? options->cost : &scheduler->own_cost;
     scheduler->plan.batch.sequences = scheduler->sequences;
     scheduler->plan.batch.copies = scheduler->copies;
     return scheduler;
@@ -189,6 +189,7 @@ static void put_waiting(moe_scheduler_t *scheduler, moe_task_t *task)
     enter(scheduler, task->share);
     insert(&task->share->waiting, task, MOE_TASK_WAITING);
     scheduler->n_waiting++;
+    scheduler->waiting_tokens += task->n_tokens;
 }
 
 
@@ -199,6 +200,7 @@ static void take_waiting(moe_scheduler_t *scheduler, moe_task_t *task)
     }
     take_out(&task->share->waiting, task);
     scheduler->n_waiting--;
+    scheduler->waiting_tokens -= task->n_tokens;
 }
 
 
@@ -612,7 +614,7 @@ static void plan_decodes(moe_scheduler_t *scheduler)
 static double step_time(const moe_scheduler_t *scheduler)
 {
     double all = (double) scheduler->options.step_time_ns;
-    double decodes = moe_cost_of(&scheduler->cost, &scheduler->size);
+    double decodes = moe_cost_of(scheduler->cost, &scheduler->size);
 
     return decodes + all / 2.0 > all ? decodes + all / 2.0 : all;
 }
@@ -626,8 +628,8 @@ static uint32_t fitting_rows(const moe_scheduler_t *scheduler, const moe_task_t 
     uint32_t least = prefill < MOE_LEAST_CHUNK ? MOE_LEAST_CHUNK - prefill : 0;
     double rows = 0.0;
 
-    if (moe_cost_known(&scheduler->cost)) {
-        rows = moe_cost_rows(&scheduler->cost, &scheduler->size,
+    if (moe_cost_known(scheduler->cost)) {
+        rows = moe_cost_rows(scheduler->cost, &scheduler->size,
                              task->computed + task->step_rows, scheduler->time_ns);
     }
     /* While the cost of a row is unknown, too: a slow machine's first step must not be its
@@ -778,7 +780,9 @@ void moe_scheduler_complete(moe_scheduler_t *scheduler, uint64_t elapsed_ns)
         moe_chain_extend(&task->chain, task->tokens, task->computed);
         moe_cache_keep(scheduler->cache, &task->table, &task->chain, task->tokens, task->computed);
     }
-    moe_cost_learn(&scheduler->cost, &scheduler->size, elapsed_ns);
+    if (elapsed_ns > 0) {
+        moe_cost_learn(scheduler->cost, &scheduler->size, elapsed_ns);
+    }
 }
 
 
@@ -802,6 +806,17 @@ uint64_t moe_scheduler_next_deadline(const moe_scheduler_t *scheduler)
 int moe_scheduler_settled(const moe_scheduler_t *scheduler, const moe_share_t *share)
 {
     return scheduler->n_shares == 0 || share->served + MOE_SHARE_CREDIT <= scheduler->level;
+}
+
+
+uint64_t moe_scheduler_pending(const moe_scheduler_t *scheduler)
+{
+    uint64_t rows = scheduler->waiting_tokens;
+
+    for (const moe_task_t *task = scheduler->running.first; task; task = task->next) {
+        rows += task->n_tokens - task->computed;
+    }
+    return rows;
 }
 
 

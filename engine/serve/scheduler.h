@@ -31,6 +31,7 @@
 
 #include "engine/forward.h"
 #include "engine/serve/cache.h"
+#include "engine/serve/cost.h"
 
 #define MOE_LEAST_CHUNK 16u         /* prefill rows of a step, whatever the prediction says */
 #define MOE_SHARE_CREDIT 4096u      /* prompt rows that a tenant can be owed */
@@ -71,6 +72,8 @@ typedef struct moe_task_s {
     uint64_t order;                 /* of arrival: decides among equal priorities */
     uint64_t deadline_ns;           /* to be started by; 0: none */
     moe_share_t *share;             /* its tenant's */
+    moe_share_t *shares;            /* with groups of ranks: its tenant's in each, and which the task */
+    uint32_t group;                 /* belongs to (groups.h) */
     moe_block_table_t table;        /* capacity for all tokens it may ever have */
     moe_chain_t chain;              /* of its known tokens, or zeroes: nothing is shared */
 
@@ -91,6 +94,7 @@ typedef struct {
     uint32_t batch_sequences;       /* <= batch_rows */
     uint32_t batch_outputs;         /* > batch_sequences */
     uint64_t step_time_ns;
+    moe_cost_t *cost;               /* what steps cost, shared with others; NULL: its own */
 } moe_scheduler_options_t;
 
 typedef struct {
@@ -115,7 +119,7 @@ void moe_scheduler_remove(moe_scheduler_t *scheduler, moe_task_t *task);
 /* The next step; no sequences when nothing can run.  Valid until the next call. */
 const moe_plan_t *moe_scheduler_plan(moe_scheduler_t *scheduler);
 
-/* The planned step was run in so much time: its rows are in the cache. */
+/* The planned step was run in so much time (0: not known): its rows are in the cache. */
 void moe_scheduler_complete(moe_scheduler_t *scheduler, uint64_t elapsed_ns);
 
 /* A task that was not started by its deadline (it stays in the queue), or NULL.  One that waits for
@@ -127,6 +131,9 @@ uint64_t moe_scheduler_next_deadline(const moe_scheduler_t *scheduler);
 
 /* Whether a share without tasks is worth no more than a new one: the owner may forget it. */
 int moe_scheduler_settled(const moe_scheduler_t *scheduler, const moe_share_t *share);
+
+/* Rows that are known and not computed, of all tasks. */
+uint64_t moe_scheduler_pending(const moe_scheduler_t *scheduler);
 
 uint32_t moe_scheduler_running(const moe_scheduler_t *scheduler);
 uint32_t moe_scheduler_waiting(const moe_scheduler_t *scheduler);

@@ -708,11 +708,16 @@ moe_server_end_t moe_server_run(moe_server_t *server, moe_engine_t *engine)
 {
     moe_server_end_t end = MOE_SERVER_TERMINATED;
     struct epoll_event events[EVENTS_AT_ONCE];
+    moe_error_t reason;
     int n;
 
     server->engine = engine;
     server->told = MOE_STATE_LOADING;
     while (!atomic_load(&server->terminating)) {
+        if (moe_engine_lost(engine, &reason) != 0) {
+            end = MOE_SERVER_LOST;
+            break;
+        }
         if (is_drained(server)) {
             end = MOE_SERVER_DRAINED;
             break;

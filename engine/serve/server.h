@@ -37,6 +37,7 @@ void moe_server_free(moe_server_t *server);
 
 typedef enum {
     MOE_SERVER_DRAINED = 1,             /* QUIT: every request was finished and sent */
+    MOE_SERVER_LOST,                    /* a rank is lost, and with it the requests */
     MOE_SERVER_TERMINATED               /* TERM, INT, moe_server_stop, or epoll failed */
 } moe_server_end_t;
 

@@ -14,9 +14,10 @@
 #define IDLE_LIMIT 1024u        /* records kept without requests */
 
 
-int moe_tenants_init(moe_tenants_t *tenants, moe_error_t *error)
+int moe_tenants_init(moe_tenants_t *tenants, uint32_t groups, moe_error_t *error)
 {
     memset(tenants, 0, sizeof(*tenants));
+    tenants->groups = groups;
     tenants->buckets = calloc(BUCKETS, sizeof(moe_tenant_t *));
     if (tenants->buckets == NULL) {
         return moe_fail(error, MOE_LIMIT, "out of memory for %u tenants", BUCKETS);
@@ -72,7 +73,7 @@ moe_tenant_t *moe_tenants_enter(moe_tenants_t *tenants, moe_string_t name, moe_e
     moe_tenant_t **link = find_link(tenants, name), *tenant = *link;
 
     if (tenant == NULL) {
-        tenant = name.size > MOE_TENANT_LIMIT ? NULL : calloc(1, sizeof(*tenant));
+        tenant = name.size > MOE_TENANT_LIMIT ? NULL : calloc(1, sizeof(*tenant) + tenants->groups * sizeof(moe_share_t));
         if (tenant == NULL) {
             moe_fail(error, MOE_LIMIT, "out of memory for a tenant");
             return NULL;
@@ -137,11 +138,11 @@ static void forget_first(moe_tenants_t *tenants)
 }
 
 
-void moe_tenants_forget(moe_tenants_t *tenants, const moe_scheduler_t *scheduler)
+void moe_tenants_forget(moe_tenants_t *tenants, const moe_groups_t *groups)
 {
     while (tenants->idle.first
            && (tenants->idle.count > IDLE_LIMIT
-               || moe_scheduler_settled(scheduler, &tenants->idle.first->share)))
+               || moe_groups_settled(groups, tenants->idle.first->shares)))
     {
         forget_first(tenants);
     }

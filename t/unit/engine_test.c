@@ -95,6 +95,10 @@ static void test_any_company(void **state)
         { .threads = 2, .batch_tokens = 512 },
         { .threads = 1, .batch_tokens = 16 },
         { .threads = 2, .batch_tokens = 16, .step_time_ms = 1 },
+        { .threads = 2, .ranks = 2, .batch_tokens = 512 },
+        { .threads = 4, .ranks = 4, .batch_tokens = 16, .step_time_ms = 1 },
+        { .threads = 2, .ranks = 2, .batch_sequences = 3 },
+        { .threads = 2, .ranks = 2, .kv_cache = 36 * block_bytes() },
         { .threads = 1, .batch_sequences = 3 },
         /* 18 blocks of 16 tokens: far from enough for all at once. */
         { .threads = 2, .kv_cache = 18 * block_bytes() }
