@@ -125,8 +125,8 @@ sanitize:
 
 # TSan wants its shadow where address randomisation may have put something.
 TSAN_BUILD := $(BUILD)/tsan
-TSAN_UNIT := comm engine server scheduler threads
-TSAN_TESTS ?= completions stream
+TSAN_UNIT := comm engine groups ranks server scheduler threads
+TSAN_TESTS ?= completions ranks stream
 tsan:
 	$(MAKE) SANITIZE=thread BUILD=$(TSAN_BUILD) all $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test)
 	@for t in $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test); do echo "== $$t"; timeout 600 setarch -R $$t || exit 1; done

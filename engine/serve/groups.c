@@ -62,32 +62,73 @@ void moe_groups_free(moe_groups_t *groups)
 }
 
 
-/* Rows until a task would be through. */
-static uint64_t distance(const moe_rank_group_t *group, const moe_task_t *task)
+static int is_here(const moe_groups_t *groups, uint32_t group, const moe_task_t *task)
 {
-    const moe_scheduler_t *scheduler = group->scheduler;
-    const uint64_t tasks = moe_scheduler_running(scheduler) + moe_scheduler_waiting(scheduler);
+    return task->state != MOE_TASK_NEW && task->group == group;
+}
 
-    return task->n_tokens
-           - moe_cache_covered(group->cache, &task->chain, task->tokens, task->outputs_from)
-           + moe_scheduler_pending(scheduler) + MOE_GROUP_SEQUENCE * tasks;
+
+/* Rows until a task that waits here, or would, is through. */
+static uint64_t distance(const moe_groups_t *groups, uint32_t group, const moe_task_t *task)
+{
+    const moe_scheduler_t *scheduler = groups->groups[group].scheduler;
+    const uint64_t tasks = moe_scheduler_running(scheduler) + moe_scheduler_waiting(scheduler);
+    const uint64_t rows = moe_scheduler_pending(scheduler) + MOE_GROUP_SEQUENCE * tasks;
+    const uint64_t own = task->n_tokens + MOE_GROUP_SEQUENCE;
+
+    return (is_here(groups, group, task) ? rows - own : rows) + task->n_tokens
+           - moe_cache_covered(groups->groups[group].cache, &task->chain, task->tokens,
+                               task->outputs_from);
+}
+
+
+/* The group where a task has the shortest way; of equals, the first. */
+static uint32_t find_nearest(const moe_groups_t *groups, const moe_task_t *task)
+{
+    uint64_t least = UINT64_MAX, rows;
+    uint32_t nearest = 0;
+
+    for (uint32_t g = 0; groups->count > 1 && g < groups->count; g++) {
+        rows = distance(groups, g, task);
+        if (rows < least) {
+            least = rows;
+            nearest = g;
+        }
+    }
+    return nearest;
+}
+
+
+static void put(moe_groups_t *groups, moe_task_t *task, uint32_t group)
+{
+    task->group = group;
+    task->share = &task->shares[group];
+    moe_scheduler_add(groups->groups[group].scheduler, task);
 }
 
 
 void moe_groups_add(moe_groups_t *groups, moe_task_t *task)
 {
-    uint64_t least = UINT64_MAX, rows;
+    put(groups, task, find_nearest(groups, task));
+}
 
-    task->group = 0;
-    for (uint32_t g = 0; groups->count > 1 && g < groups->count; g++) {
-        rows = distance(&groups->groups[g], task);
-        if (rows < least) {
-            least = rows;
-            task->group = g;
-        }
+
+/* Takes the first task that waits in a group in vain to a nearer one with room; 0: there is none. */
+static int move_one(moe_groups_t *groups, uint32_t from)
+{
+    moe_task_t *task = moe_scheduler_first_waiting(groups->groups[from].scheduler);
+    uint32_t to;
+
+    if (task == NULL || moe_scheduler_has_room(groups->groups[from].scheduler, task, 0)) {
+        return 0;
     }
-    task->share = &task->shares[task->group];
-    moe_scheduler_add(groups->groups[task->group].scheduler, task);
+    to = find_nearest(groups, task);
+    if (to == from || !moe_scheduler_has_room(groups->groups[to].scheduler, task, 1)) {
+        return 0;
+    }
+    moe_groups_remove(groups, task);
+    put(groups, task, to);
+    return 1;
 }
 
 
@@ -137,6 +178,10 @@ uint32_t moe_groups_plan(moe_groups_t *groups)
 {
     uint32_t rows = 0;
 
+    for (uint32_t g = 0; groups->count > 1 && g < groups->count; g++) {
+        while (move_one(groups, g)) {
+        }
+    }
     for (uint32_t g = 0; g < groups->count; g++) {
         moe_rank_group_t *group = &groups->groups[g];
 

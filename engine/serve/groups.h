@@ -6,7 +6,8 @@
  * A new sequence goes where it is through soonest: what of its tokens the group's cache lacks, the
  * rows that wait there already, and for every sequence there MOE_GROUP_SEQUENCE rows, for those that
  * it will have, count alike.  So a prefix is computed once as long as that group keeps up, and is
- * computed again by another before it leaves that one idle.
+ * computed again by another before it leaves that one idle.  Who was never started and lacks a place
+ * goes to another group when that one has it and is nearer by the same count.
  */
 
 #ifndef MOE_GROUPS_H

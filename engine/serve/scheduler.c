@@ -809,6 +809,31 @@ int moe_scheduler_settled(const moe_scheduler_t *scheduler, const moe_share_t *s
 }
 
 
+moe_task_t *moe_scheduler_first_waiting(const moe_scheduler_t *scheduler)
+{
+    moe_task_t *first = NULL, *task;
+
+    for (const moe_share_t *share = scheduler->shares; share; share = share->next) {
+        task = find_candidate(scheduler, share->waiting.first);
+        while (task && task->started) {
+            task = find_candidate(scheduler, task->next);
+        }
+        if (task && (first == NULL || goes_before(task, first))) {
+            first = task;
+        }
+    }
+    return first;
+}
+
+
+int moe_scheduler_has_room(const moe_scheduler_t *scheduler, const moe_task_t *task, uint32_t more)
+{
+    return scheduler->running.count + scheduler->n_waiting + more
+               <= scheduler->options.batch_sequences
+           && has_blocks(scheduler, task);
+}
+
+
 uint64_t moe_scheduler_pending(const moe_scheduler_t *scheduler)
 {
     uint64_t rows = scheduler->waiting_tokens;

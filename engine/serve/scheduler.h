@@ -132,6 +132,14 @@ uint64_t moe_scheduler_next_deadline(const moe_scheduler_t *scheduler);
 /* Whether a share without tasks is worth no more than a new one: the owner may forget it. */
 int moe_scheduler_settled(const moe_scheduler_t *scheduler, const moe_share_t *share);
 
+/* The first waiting task, by priority and arrival, that was never started and that nothing keeps from
+ * being so but a lack of room; NULL when there is none. */
+moe_task_t *moe_scheduler_first_waiting(const moe_scheduler_t *scheduler);
+
+/* Whether so many tasks more than those that are here, and this one's blocks, have room at once. */
+int moe_scheduler_has_room(const moe_scheduler_t *scheduler, const moe_task_t *task,
+                           uint32_t more);
+
 /* Rows that are known and not computed, of all tasks. */
 uint64_t moe_scheduler_pending(const moe_scheduler_t *scheduler);
 

@@ -3,6 +3,7 @@
  * cut; a lost rank is an error of all and never a hang.
  */
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -428,6 +429,150 @@ static void test_faults(void **state)
 }
 
 
+/* ---- a thousand ends ---- */
+
+#define ABORTS 1000u
+#define ABORT_RANKS 4u
+
+/* An end of a group that aborts it at the count's end; forward passes outlive groups. */
+typedef struct {
+    moe_comm_t comm;
+    moe_comm_t *inner;
+    uint32_t *left;                     /* verbs that this rank still calls */
+    int late;                           /* aborts after the verb, not before */
+} fragile_t;
+
+typedef struct {
+    moe_forward_t *forward;
+    fragile_t all;
+    pthread_t thread;
+    const moe_batch_t *batch;
+    uint32_t left;
+    int failed;
+    moe_error_t error;
+} fragile_rank_t;
+
+
+static void count_verb(fragile_t *end)
+{
+    const moe_error_t reason = { MOE_UNAVAILABLE, "on purpose" };
+
+    if (*end->left > 0 && --*end->left == 0) {
+        end->inner->ops->abort(end->inner, &reason);
+    }
+}
+
+
+/* A verb of the group inside, with the same arguments. */
+#define FRAGILE(name, parameters, arguments)                                                    \
+    static int fragile_##name parameters                                                        \
+    {                                                                                           \
+        fragile_t *end = (fragile_t *) comm;                                                    \
+        int rc;                                                                                 \
+                                                                                                \
+        end->inner->step = comm->step;                                                          \
+        if (!end->late) {                                                                       \
+            count_verb(end);                                                                    \
+        }                                                                                       \
+        rc = end->inner->ops->name arguments;                                                   \
+        if (end->late) {                                                                        \
+            count_verb(end);                                                                    \
+        }                                                                                       \
+        return rc;                                                                              \
+    }
+
+FRAGILE(barrier, (moe_comm_t *comm, moe_error_t *error), (end->inner, error))
+FRAGILE(allgather, (moe_comm_t *comm, const void *send, size_t size, void *receive,
+                    moe_error_t *error), (end->inner, send, size, receive, error))
+FRAGILE(alltoallv_start, (moe_comm_t *comm, const moe_comm_parts_t *send,
+                          const moe_comm_parts_t *receive, moe_error_t *error),
+        (end->inner, send, receive, error))
+FRAGILE(alltoallv_finish, (moe_comm_t *comm, moe_error_t *error), (end->inner, error))
+FRAGILE(allreduce, (moe_comm_t *comm, void *data, size_t count, moe_reduction_t reduction,
+                    moe_error_t *error), (end->inner, data, count, reduction, error))
+FRAGILE(bcast, (moe_comm_t *comm, uint32_t root, void *data, size_t size, moe_error_t *error),
+        (end->inner, root, data, size, error))
+
+static const moe_comm_ops_t fragile_ops = {
+    .name = "fragile",
+    .barrier = fragile_barrier,
+    .allgather = fragile_allgather,
+    .alltoallv_start = fragile_alltoallv_start,
+    .alltoallv_finish = fragile_alltoallv_finish,
+    .allreduce = fragile_allreduce,
+    .bcast = fragile_bcast
+};
+
+
+static void *run_fragile(void *argument)
+{
+    fragile_rank_t *rank = argument;
+
+    /* Enough steps for any count of verbs. */
+    for (unsigned step = 0; step < 100 && !rank->failed; step++) {
+        rank->failed = moe_forward_step(rank->forward, rank->batch, &rank->error) == NULL;
+    }
+    return NULL;
+}
+
+
+/* Rank `who` aborts at its verb number `when`. */
+static void abort_once(fragile_rank_t *ranks, uint32_t who, uint32_t when, int late)
+{
+    const moe_comm_options_t options = { .timeout_ns = 60000000000u };
+    moe_comm_t *inner[ABORT_RANKS];
+    moe_error_t error;
+
+    assert_int_equal(moe_comm_threads(inner, ABORT_RANKS, &options, &error), 0);
+    for (uint32_t r = 0; r < ABORT_RANKS; r++) {
+        ranks[r].all.inner = inner[r];
+        ranks[r].all.late = late;
+        ranks[r].left = r == who ? when : 0;
+        ranks[r].failed = 0;
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_fragile, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < ABORT_RANKS; r++) {
+        assert_int_equal(pthread_join(ranks[r].thread, NULL), 0);
+        assert_true(ranks[r].failed);
+        assert_string_equal(ranks[r].error.message, "on purpose");
+        inner[r]->ops->close(inner[r]);
+    }
+}
+
+
+static void test_aborts(void **state)
+{
+    fixture_t *f = open_model(tiny_model_defaults());
+    moe_forward_options_t options = rank_options(f, 1).forward;
+    static fragile_rank_t ranks[ABORT_RANKS];
+    const uint32_t blocks[] = { 0 };
+    const moe_batch_sequence_t sequence = { f->tokens[0], 5, 0, blocks, 1 };
+    const moe_batch_t some = { .sequences = &sequence, .n_sequences = 1 }, none = { NULL };
+    uint64_t seed = 11;
+    moe_error_t error;
+
+    options.threads = 1;
+    for (uint32_t r = 0; r < ABORT_RANKS; r++) {
+        ranks[r].batch = r == 1 ? &none : &some;
+        ranks[r].all = (fragile_t) {
+            .comm = { .ops = &fragile_ops, .rank = r, .ranks = ABORT_RANKS }, .left = &ranks[r].left
+        };
+        options.world = (moe_world_t) {
+            .rank = r, .ranks = ABORT_RANKS, .parts = 1, .all = &ranks[r].all.comm
+        };
+        ranks[r].forward = moe_forward_create(f->model, &options, &error);
+        assert_non_null(ranks[r].forward);
+    }
+    for (unsigned i = 0; i < ABORTS; i++) {
+        abort_once(ranks, draw(&seed, ABORT_RANKS), 1 + draw(&seed, 60), i % 2);
+    }
+    for (uint32_t r = 0; r < ABORT_RANKS; r++) {
+        moe_forward_free(ranks[r].forward);
+    }
+    close_model(f);
+}
+
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -437,6 +582,7 @@ int main(void)
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_aborts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
