@@ -684,11 +684,14 @@ static void test_no_model(void **state)
         const char *model;
         uint32_t context;
         uint64_t kv_cache;
+        uint32_t ranks, tensor_parallel;
         const char *says;
     } cases[] = {
-        { "/nonexistent", 0, 0, "/nonexistent" },
-        { MODEL, 4096, 0, "max_position_embeddings" },
-        { MODEL, 512, 1ull << 46, "kv_cache 67108864 MiB, and " }
+        { "/nonexistent", 0, 0, 0, 0, "/nonexistent" },
+        { MODEL, 4096, 0, 0, 0, "max_position_embeddings" },
+        { MODEL, 512, 1ull << 46, 0, 0, "kv_cache 67108864 MiB, and " },
+        { MODEL, 512, 0, 2, 0, "2 ranks need a thread each: threads is 1" },
+        { MODEL, 512, 0, 1, 2, "tensor_parallel 2 does not divide 1 ranks" }
     };
     answer_t *answer = calloc(1, sizeof(*answer));
     moe_request_t request = text_request(QUESTION, 5);
@@ -697,6 +700,7 @@ static void test_no_model(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         moe_engine_options_t options = {
             .model = cases[i].model, .context = cases[i].context, .kv_cache = cases[i].kv_cache,
+            .ranks = cases[i].ranks, .tensor_parallel = cases[i].tensor_parallel,
             .sink = &sink, .threads = 1
         };
         moe_state_t snapshot;
@@ -718,6 +722,39 @@ static void test_no_model(void **state)
 }
 
 
+/* Then nothing is said any more: whoever has the requests hands them to another engine. */
+static void test_lost_rank(void **state)
+{
+    const moe_engine_options_t options = {
+        .threads = 2, .ranks = 2, .fault = { MOE_FAULT_EXIT, 1, 20 }
+    };
+    moe_engine_t *engine = new_engine(options);
+    answer_t *answers = calloc(3, sizeof(answer_t));
+    moe_request_t request = text_request(QUESTION, 100);
+    moe_error_t reason;
+    unsigned waited = 0;
+
+    assert_non_null(answers);
+    request.flags = MOE_REQUEST_IGNORE_EOS;
+    assert_int_equal(0, moe_engine_lost(engine, &reason));
+    submit_ok(engine, &answers[0], 0, &request);
+    submit_ok(engine, &answers[1], 1, &request);
+    while (moe_engine_lost(engine, &reason) == 0) {
+        assert_true(waited++ < 60000);
+        nanosleep(&(struct timespec) { .tv_nsec = 1000000 }, NULL);
+    }
+    assert_int_equal(MOE_UNAVAILABLE, reason.code);
+    assert_string_equal("step 20: fault: rank 1 has left", reason.message);
+    submit_ok(engine, &answers[2], 2, &request);
+    moe_engine_free(engine);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_true(answers[i].released && !answers[i].done && !answers[i].failed);
+        assert_true(answers[i].n_ids <= 20);
+    }
+    free(answers);
+}
+
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -734,7 +771,8 @@ int main(void)
         cmocka_unit_test(test_same_id),
         cmocka_unit_test(test_queue_timeout),
         cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_no_model)
+        cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_lost_rank)
     };
 
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
