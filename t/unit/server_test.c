@@ -52,13 +52,9 @@ static void *run_server(void *argument)
 }
 
 
-static void start(fixture_t *fixture, const char *model)
+static void start_engine(fixture_t *fixture, moe_engine_options_t engine)
 {
     static unsigned number;
-    moe_engine_options_t engine = {
-        .model = model, .threads = 1, .context = 512, .credit = MOE_CHANNEL_CREDIT,
-        .sink = &moe_server_sink
-    };
     moe_error_t error;
 
     memset(fixture, 0, sizeof(*fixture));
@@ -75,10 +71,19 @@ static void start(fixture_t *fixture, const char *model)
     memset(fixture->options.secret, 0x5a, MOE_CHANNEL_SECRET);
     fixture->server = moe_server_create(&fixture->options, &error);
     assert_non_null(fixture->server);
+    engine.context = 512;
+    engine.credit = MOE_CHANNEL_CREDIT;
+    engine.sink = &moe_server_sink;
     engine.sink_context = fixture->server;
     fixture->engine = moe_engine_create(&engine, &error);
     assert_non_null(fixture->engine);
     assert_int_equal(0, pthread_create(&fixture->thread, NULL, run_server, fixture));
+}
+
+
+static void start(fixture_t *fixture, const char *model)
+{
+    start_engine(fixture, (moe_engine_options_t) { .model = model, .threads = 1 });
 }
 
 
@@ -775,6 +780,27 @@ static void test_failed_model(void **state)
 }
 
 
+/* The peer sees the end of the connection and no failure: its requests are for the next engine. */
+static void test_lost_rank(void **state)
+{
+    const moe_engine_options_t options = {
+        .model = MODEL, .threads = 2, .ranks = 2, .fault = { MOE_FAULT_EXIT, 1, 10 }
+    };
+    fixture_t fixture;
+    peer_t peer;
+
+    start_engine(&fixture, options);
+    join(&fixture, &peer);
+    send_request(&peer, 1, MOE_CHANNEL_CREDIT);
+    while (hear(&peer)) {
+        assert_int_not_equal(MOE_FRAME_ERROR, peer.header.type);
+        assert_int_not_equal(MOE_FRAME_DONE, peer.header.type);
+    }
+    hang_up(&peer);
+    stop(&fixture, 0, MOE_SERVER_LOST);
+}
+
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -789,7 +815,8 @@ int main(void)
         cmocka_unit_test(test_both_full),
         cmocka_unit_test(test_heartbeat),
         cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_failed_model)
+        cmocka_unit_test(test_failed_model),
+        cmocka_unit_test(test_lost_rank)
     };
 
     return cmocka_run_group_tests_name("server", tests, NULL, NULL);
