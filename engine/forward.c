@@ -18,6 +18,7 @@
 #include "engine/loader.h"
 #include "engine/mixer/mixer.h"
 #include "engine/moe/block.h"
+#include "engine/moe/placement.h"
 
 typedef struct {
     const moe_mixer_t *mixer;
@@ -53,7 +54,8 @@ struct moe_forward_s {
     float *picked, *logits;             /* [batch_outputs, H], [batch_outputs, vocabulary] */
     float *mixer_scratch, *ffn_scratch;
     moe_block_memory_t block_memory;
-    uint32_t experts, top_k;            /* the most of any layer; 0 without MoE layers */
+    moe_placement_t *placement;         /* of the layers with experts; NULL: there are none */
+    uint32_t experts, top_k;            /* of those layers */
     uint64_t *counts;                   /* [layers, experts] */
 
     uint64_t steps;
@@ -88,6 +90,55 @@ static int check_options(const moe_model_t *model, const moe_forward_options_t *
 }
 
 
+/* Spreads the experts evenly; all layers that have any have as many. */
+static int make_placement(moe_forward_t *f, moe_error_t *error)
+{
+    const uint32_t ranks = f->options.world.ranks > 1 ? f->options.world.ranks : 1;
+    moe_placement_shape_t shape = {.groups = 1, .domains = 1, .ranks = ranks};
+    uint32_t layers = 0;
+
+    for (uint32_t i = 0; i < f->model->n_layers; i++) {
+        const moe_router_t *router = &f->model->layers[i].moe.router;
+
+        if (!f->model->layers[i].is_moe) {
+            continue;
+        }
+        if (layers++ == 0) {
+            f->experts = router->experts;
+            f->top_k = router->top_k;
+        } else if (router->experts != f->experts || router->top_k != f->top_k) {
+            return moe_fail(error, MOE_BAD_MODEL, "layer %u: top %u of %u experts, where others "
+                            "have top %u of %u", i, router->top_k, router->experts, f->top_k,
+                            f->experts);
+        }
+    }
+    f->counts = allocate(f, (size_t) f->model->n_layers * (f->experts ? f->experts : 1),
+                         sizeof(uint64_t), error);
+    if (f->counts == NULL || layers == 0) {
+        return f->counts ? 0 : -1;
+    }
+    shape.experts = f->experts;
+    shape.slots = f->experts / ranks + (f->experts % ranks > 0);
+    f->placement = moe_placement_create(&shape, layers, error);
+    return f->placement ? 0 : -1;
+}
+
+
+static int load_moe(moe_forward_t *f, uint32_t index, moe_loader_t *loader, moe_error_t *error)
+{
+    moe_block_env_t env = {
+        .world = &f->options.world, .placement = f->placement,
+        .batch_rows = f->options.batch_rows, .counts = f->counts + (size_t) index * f->experts,
+    };
+
+    for (uint32_t i = 0; i < index; i++) {
+        env.layer += f->layers[i].is_moe;
+    }
+    return moe_block_create(&f->layers[index].moe, &f->model->layers[index].moe, loader, &env,
+                            error);
+}
+
+
 static int load_layer(moe_forward_t *f, uint32_t index, moe_loader_t *loader, moe_error_t *error)
 {
     const moe_layer_t *descriptor = &f->model->layers[index];
@@ -109,8 +160,7 @@ static int load_layer(moe_forward_t *f, uint32_t index, moe_loader_t *loader, mo
     }
     layer->is_moe = descriptor->is_moe;
     if (layer->is_moe) {
-        return moe_block_create(&layer->moe, &descriptor->moe, loader, f->options.batch_rows,
-                                error);
+        return load_moe(f, index, loader, error);
     }
     return moe_experts_create(&layer->dense, &descriptor->dense, 1, loader, error);
 }
@@ -212,61 +262,58 @@ static int make_staging(moe_forward_t *f, staging_t *s, moe_error_t *error)
 }
 
 
-/* Memory for the experts; the blocks of all layers share it. */
-static int make_moe(moe_forward_t *f, moe_error_t *error)
+static moe_exchange_options_t exchange_options(const moe_forward_t *f)
 {
-    const size_t rows = f->options.batch_rows, hidden = f->model->hidden;
-    moe_block_memory_t *memory = &f->block_memory;
-    moe_exchange_t exchange;
-
-    f->counts = allocate(f, (size_t) f->model->n_layers * (f->experts ? f->experts : 1),
-                         sizeof(uint64_t), error);
-    if (f->counts == NULL || f->experts == 0) {
-        return f->counts ? 0 : -1;
-    }
-    if (moe_exchange_create(&exchange, f->device, f->experts, f->top_k, f->model->hidden,
-                            f->options.batch_rows, error) != 0
-        || (memory->ids = allocate(f, rows * f->top_k, sizeof(uint32_t), error)) == NULL
-        || (memory->weights = allocate(f, rows * f->top_k, sizeof(float), error)) == NULL
-        || (memory->shared = allocate(f, rows * hidden, sizeof(float), error)) == NULL)
-    {
-        return -1;
-    }
-    memory->scratch = f->ffn_scratch;
-    for (uint32_t i = 0; i < f->model->n_layers; i++) {
-        moe_block_state_t *block = &f->layers[i].moe;
-
-        block->exchange = exchange;
-        block->exchange.experts = block->router.routing.experts;
-        block->exchange.top_k = block->router.routing.top_k;
-        block->counts = f->counts + (size_t) i * f->experts;
-    }
-    return 0;
+    return (moe_exchange_options_t) {
+        .device = f->device, .world = &f->options.world, .experts = f->experts,
+        .top_k = f->top_k, .hidden = f->model->hidden, .slots = f->placement->shape.slots,
+        .rows = moe_block_rows(&f->options.world, f->options.batch_rows),
+    };
 }
 
 
-/* Scratch memory for whichever layer needs most, and the sizes of the largest MoE block. */
+/* Memory for the experts; the blocks of all layers share it. */
+static int make_moe(moe_forward_t *f, moe_error_t *error)
+{
+    moe_block_memory_t *memory = &f->block_memory;
+    moe_exchange_options_t options;
+    size_t entries;
+
+    if (f->placement == NULL) {
+        return 0;
+    }
+    options = exchange_options(f);
+    entries = (size_t) options.rows * f->top_k;
+    memory->scratch = f->ffn_scratch;
+    return moe_exchange_create(&memory->exchange, &options, error) != 0
+                   || (memory->ids = allocate(f, entries, sizeof(uint32_t), error)) == NULL
+                   || (memory->weights = allocate(f, entries, sizeof(float), error)) == NULL
+                   || (memory->shared = allocate(f, (size_t) options.rows * options.hidden,
+                                                 sizeof(float), error)) == NULL
+               ? -1 : 0;
+}
+
+
+/* Scratch memory for whichever layer needs most. */
 static int make_scratch(moe_forward_t *f, moe_error_t *error)
 {
     const moe_mixer_env_t env = {
         NULL, &f->ropes, f->model->hidden, f->options.context, f->options.batch_rows
     };
+    moe_exchange_options_t exchange = {.rows = 0};
     size_t mixer = 0, ffn = 0;
 
+    if (f->placement) {
+        exchange = exchange_options(f);
+    }
     for (uint32_t i = 0; i < f->model->n_layers; i++) {
         const layer_t *layer = &f->layers[i];
         const size_t m = layer->mixer->scratch_floats(&f->model->layers[i], &env);
-        const size_t w = layer->is_moe ? moe_block_scratch(&layer->moe, f->options.batch_rows)
+        const size_t w = layer->is_moe ? moe_block_scratch(&layer->moe, &exchange)
                                        : moe_experts_scratch(&layer->dense, f->options.batch_rows);
 
         mixer = m > mixer ? m : mixer;
         ffn = w > ffn ? w : ffn;
-        if (layer->is_moe) {
-            const moe_routing_t *r = &layer->moe.router.routing;
-
-            f->experts = r->experts > f->experts ? r->experts : f->experts;
-            f->top_k = r->top_k > f->top_k ? r->top_k : f->top_k;
-        }
     }
     return (f->mixer_scratch = allocate(f, mixer, sizeof(float), error)) == NULL
                    || (f->ffn_scratch = allocate(f, ffn, sizeof(float), error)) == NULL
@@ -279,12 +326,13 @@ static int make_activations(moe_forward_t *f, moe_error_t *error)
 {
     const size_t rows = f->options.batch_rows, outputs = f->options.batch_outputs;
     const size_t hidden = f->model->hidden, word = sizeof(float);
+    const size_t rounded = rows + f->options.world.parts;       /* what moe_block_run needs */
 
     f->table_stride = (f->options.context + MOE_BLOCK_TOKENS - 1) / MOE_BLOCK_TOKENS;
     if (make_staging(f, &f->host, error) != 0 || make_staging(f, &f->rows, error) != 0
         || (f->hidden = allocate(f, rows * hidden, word, error)) == NULL
         || (f->normed = allocate(f, rows * hidden, word, error)) == NULL
-        || (f->mixed = allocate(f, rows * hidden, word, error)) == NULL
+        || (f->mixed = allocate(f, rounded * hidden, word, error)) == NULL
         || (f->picked = allocate(f, outputs * hidden, word, error)) == NULL
         || (f->logits = allocate(f, outputs * f->model->vocabulary, word, error)) == NULL)
     {
@@ -320,7 +368,7 @@ moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_
     f->pool = moe_pool_create(options->threads, error);
     f->device = f->pool ? moe_device_cpu(f->pool, error) : NULL;
     f->ops = f->device ? f->device->ops : NULL;
-    if (f->device == NULL || load_weights(f, error) != 0 || make_cache(f, error) != 0
+    if (f->device == NULL || make_placement(f, error) != 0 || load_weights(f, error) != 0 || make_cache(f, error) != 0
         || make_activations(f, error) != 0)
     {
         moe_forward_free(f);
@@ -339,6 +387,8 @@ void moe_forward_free(moe_forward_t *f)
         f->ops->free(f->device);
     }
     moe_pool_free(f->pool);
+    moe_placement_free(f->placement);
+    moe_exchange_free(&f->block_memory.exchange);
     free(f->layers);
     free(f->words);
     free(f);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/device/cpu_dispatch.h"
 #include "engine/device/cpu_memory.h"
 #include "engine/device/cpu_pack.h"
 #include "engine/device/device.h"
@@ -56,6 +57,13 @@ static cpu_t *cpu(moe_device_t *device)
 static size_t row_grain(size_t floats)
 {
     return floats >= ITEM_FLOATS ? 1 : ITEM_FLOATS / (floats > 0 ? floats : 1);
+}
+
+
+/* Of n rows: as many as there are, where the device knows. */
+static uint32_t live_rows(uint32_t n, const uint32_t *count)
+{
+    return count != NULL && *count < n ? *count : n;
 }
 
 
@@ -228,11 +236,12 @@ static void swiglu_rows(void *context, size_t first, size_t last, unsigned threa
 
 
 static void cpu_swiglu(moe_device_t *device, const float *gate, const float *up, uint32_t n,
-                       uint32_t size, float *y)
+                       const uint32_t *count, uint32_t size, float *y)
 {
     row_job_t job = {.self = cpu(device), .x = gate, .other = up, .size = size, .y = y};
 
-    moe_pool_run(cpu(device)->pool, swiglu_rows, &job, n, row_grain((size_t) size * 4));
+    moe_pool_run(cpu(device)->pool, swiglu_rows, &job, live_rows(n, count),
+                 row_grain((size_t) size * 4));
 }
 
 
@@ -321,23 +330,38 @@ static void cpu_copy_rows(moe_device_t *device, const moe_kv_t *cache, uint32_t 
 }
 
 
-static void scatter_rows(void *context, size_t first, size_t last, unsigned thread)
+typedef struct {
+    const moe_conversion_t *conversion;
+    size_t from_bytes, to_bytes;        /* of a row */
+} convert_job_t;
+
+
+static void convert_rows(void *context, size_t first, size_t last, unsigned thread)
 {
-    const row_job_t *j = context;
+    const convert_job_t *j = context;
+    const moe_conversion_t *c = j->conversion;
 
     for (size_t i = first; i < last; i++) {
-        memcpy(j->y + (size_t) j->index[i] * j->size, j->x + i / j->copies * j->size,
-               j->size * sizeof(float));
+        const void *from = (const char *) c->from
+                           + (c->from_index ? c->from_index[i] : i) * j->from_bytes;
+        void *to = (char *) c->to + (c->to_index ? c->to_index[i] : i) * j->to_bytes;
+
+        memcpy(to, from, j->to_bytes);
     }
 }
 
 
-static void cpu_scatter(moe_device_t *device, const float *x, const uint32_t *places, uint32_t n,
-                        uint32_t copies, uint32_t size, float *y)
+static void cpu_convert(moe_device_t *device, const moe_conversion_t *conversion, uint32_t n,
+                        const uint32_t *count)
 {
-    row_job_t job = {.x = x, .index = places, .copies = copies, .size = size, .y = y};
+    convert_job_t job = {
+        .conversion = conversion,
+        .from_bytes = moe_payload_row_bytes(conversion->from_type, conversion->size),
+        .to_bytes = moe_payload_row_bytes(conversion->to_type, conversion->size),
+    };
 
-    moe_pool_run(cpu(device)->pool, scatter_rows, &job, (size_t) n * copies, row_grain(size));
+    moe_pool_run(cpu(device)->pool, convert_rows, &job, live_rows(n, count),
+                 row_grain(conversion->size));
 }
 
 
@@ -624,23 +648,16 @@ static void cpu_route(moe_device_t *device, const moe_routing_t *r, uint32_t n, 
 }
 
 
-static void cpu_group(moe_device_t *device, const uint32_t *ids, uint32_t n, uint32_t n_groups,
-                      uint32_t *places, uint32_t *offsets, uint64_t *counts)
+static void cpu_plan_dispatch(moe_device_t *device, const moe_dispatch_t *dispatch,
+                              const uint32_t *ids, uint32_t n)
 {
-    memset(offsets, 0, ((size_t) n_groups + 1) * sizeof(*offsets));
-    for (uint32_t i = 0; i < n; i++) {
-        offsets[ids[i] + 1]++;
-    }
-    for (uint32_t g = 0; g < n_groups; g++) {
-        counts[g] += offsets[g + 1];
-        offsets[g + 1] += offsets[g];
-    }
-    /* offsets[g] walks to the end of g, which is the start of g + 1; then all move up by one. */
-    for (uint32_t i = 0; i < n; i++) {
-        places[i] = offsets[ids[i]]++;
-    }
-    memmove(offsets + 1, offsets, n_groups * sizeof(*offsets));
-    offsets[0] = 0;
+    moe_cpu_plan_dispatch(dispatch, ids, n);
+}
+
+
+static void cpu_plan_arrival(moe_device_t *device, const moe_dispatch_t *dispatch)
+{
+    moe_cpu_plan_arrival(dispatch);
 }
 
 
@@ -666,8 +683,9 @@ static const moe_device_ops_t cpu_ops = {
     .copy_rows = cpu_copy_rows,
     .attend = cpu_attend,
     .route = cpu_route,
-    .group = cpu_group,
-    .scatter = cpu_scatter,
+    .plan_dispatch = cpu_plan_dispatch,
+    .plan_arrival = cpu_plan_arrival,
+    .convert = cpu_convert,
     .combine = cpu_combine,
 };
 

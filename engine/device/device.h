@@ -19,7 +19,9 @@
 #include "engine/core/error.h"
 #include "engine/core/threads.h"
 #include "engine/model/tensor.h"
+#include "kernels/dispatch.h"
 #include "kernels/kv.h"
+#include "kernels/payload.h"
 
 typedef struct moe_device_s moe_device_t;
 
@@ -81,6 +83,49 @@ typedef struct {
     const float *bias;                  /* [experts] or NULL: selection only */
 } moe_routing_t;
 
+/* Rows from one form into another, at least one of them f32 unless they are the same: row
+ * from_index[i] of `from` becomes row to_index[i] of `to`.  Without an index it is row i. */
+typedef struct {
+    moe_payload_t from_type, to_type;
+    uint32_t size;                      /* numbers of a row */
+    const void *from;
+    const uint32_t *from_index;
+    void *to;
+    const uint32_t *to_index;
+} moe_conversion_t;
+
+/*
+ * The ways of a step's rows to the slots of experts on all ranks and back.  All arrays are device
+ * memory.  A part is what goes to, or comes from, one rank (kernels/dispatch.h); the own part is a
+ * list without rows, which are read where they are.
+ */
+typedef struct {
+    uint32_t rank, ranks;
+    uint32_t slots;                     /* of each rank: slot s of all is on rank s / slots */
+    uint32_t experts, top_k;
+
+    const uint32_t *replicas, *replica_offsets;     /* slots of each expert (moe/placement.h) */
+    uint32_t *turns;                    /* [experts] rows that this rank has sent so far: whose turn
+                                         * it is among replicas ... */
+    uint64_t *counts;                   /* [experts] ... and for statistics */
+
+    uint32_t rows, entries;             /* capacity of a part */
+    size_t part_bytes;                  /* between two parts, which hold that many */
+    char *send, *receive;               /* [ranks] parts */
+    uint32_t *sent;                     /* [ranks, rows]: which row of x each row of a part is; not
+                                         * of the own part, whose list tells */
+
+    uint32_t *arrived_rows;             /* [ranks, entries]: row in its part, and ... */
+    uint32_t *arrived_places;           /* ... place among all that came, grouped by slot */
+    uint32_t *slot_offsets;             /* [slots + 1]: places of each slot's rows */
+
+    uint32_t *places;                   /* [rows, top_k]: where each result will be: among those
+                                         * that came, or behind, from first_result on */
+    uint32_t *own;                      /* [rows * top_k]: index in `places` of each own entry */
+    uint32_t first_result;
+    uint32_t *result_offsets;           /* [ranks + 1]: results of each other rank, behind that */
+} moe_dispatch_t;
+
 typedef struct {
     const char *name;                   /* "cpu" */
 
@@ -130,9 +175,10 @@ typedef struct {
     void (*grouped)(moe_device_t *device, const moe_linear_t *jobs, uint32_t n_jobs,
                     const uint32_t *offsets);
 
-    /* y = silu(gate) * up over [n, size]; y may be either. */
+    /* y = silu(gate) * up over [n, size]; y may be either.  `count` in device memory, unless NULL:
+     * only so many of the n rows. */
     void (*swiglu)(moe_device_t *device, const float *gate, const float *up, uint32_t n,
-                   uint32_t size, float *y);
+                   const uint32_t *count, uint32_t size, float *y);
 
     /* y += x over [n, size]. */
     void (*add)(moe_device_t *device, const float *x, uint32_t n, uint32_t size, float *y);
@@ -163,15 +209,19 @@ typedef struct {
     void (*route)(moe_device_t *device, const moe_routing_t *routing, uint32_t n, float *scores,
                   float *keys, uint32_t *ids, float *weights);
 
-    /* Orders n entries by ids[i] < n_groups, entries of one id in their own order: entry i gets
-     * place places[i]; group g has the places [offsets[g], offsets[g + 1]).  counts[g] (u64) grows
-     * by the size of g. */
-    void (*group)(moe_device_t *device, const uint32_t *ids, uint32_t n, uint32_t n_groups,
-                  uint32_t *places, uint32_t *offsets, uint64_t *counts);
+    /* Where n rows go: ids [n, top_k] < experts, n <= dispatch->rows.  Fills the parts to send but
+     * for their rows, sent, result_offsets and the places of results from other ranks; own. */
+    void (*plan_dispatch)(moe_device_t *device, const moe_dispatch_t *dispatch,
+                          const uint32_t *ids, uint32_t n);
 
-    /* y[places[i]] = x[i / copies] for i < n * copies. */
-    void (*scatter)(moe_device_t *device, const float *x, const uint32_t *places, uint32_t n,
-                    uint32_t copies, uint32_t size, float *y);
+    /* Where what came from all ranks goes, the own part among them: by slot, rows of one slot in the
+     * order of ranks and lists.  Fills arrived_rows, arrived_places, slot_offsets and the places of
+     * the own results. */
+    void (*plan_arrival)(moe_device_t *device, const moe_dispatch_t *dispatch);
+
+    /* Of n rows, or of `count` (device memory) of them unless that is NULL. */
+    void (*convert)(moe_device_t *device, const moe_conversion_t *conversion, uint32_t n,
+                    const uint32_t *count);
 
     /* y[i] = sum over s of weights[i, s] * x[places[i, s]], in the order of s, then + shared[i]
      * unless that is NULL. */

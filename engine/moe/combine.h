@@ -5,9 +5,9 @@
 
 #include "engine/moe/exchange.h"
 
-/* y[i] = sum over slots s of weights[i, s] * results[places[i, s]] (+ shared[i] unless NULL);
- * results: [slots, hidden] in the order of exchange->rows. */
-void moe_combine_run(const moe_exchange_t *exchange, const float *results, const float *weights,
-                     const float *shared, uint32_t n, float *y);
+/* y[i] = sum over slots s of weights[i, s] * the result for (i, s) (+ shared[i] unless NULL), after
+ * moe_exchange_return_recv. */
+void moe_combine_run(const moe_exchange_t *exchange, const float *weights, const float *shared,
+                     uint32_t n, float *y);
 
 #endif

@@ -1,29 +1,84 @@
 /*
- * Moves rows to the experts that want them: copy (row, slot) of a token's row gets a place such that
- * all rows of an expert are adjacent, in the order of rows and slots.  The way back is the list of
- * places, which moe/combine.h reads through.
+ * Moves rows to the ranks that hold their experts, and results home.
+ *
+ * Four verbs, called in this order by all ranks, each over the same alltoallv of the comm:
+ *
+ *     dispatch_send       this rank's rows leave: each once for every rank that wants it
+ *     dispatch_recv       what all ranks sent has come, grouped by local slot
+ *     return_send         results leave: one for each (row, slot)
+ *     return_recv         the results of this rank's own rows have come; moe/combine.h adds them up
+ *
+ * Between a send and its recv the rank may compute whatever does not use this comm.  Numbers of rows
+ * may be 0.  Who gets which row, and how many, is known to the device only (offsets and counts in
+ * its memory), the host knows capacities: so the verbs can be captured in a graph.
+ *
+ * An only rank sends nothing: its rows go from x into the groups, and results are used where they
+ * are.  The same holds for the rows that any rank has for itself.
+ *
+ * The memory is that of one batch on its way; all blocks of a model use it in turn.
  */
 
 #ifndef MOE_EXCHANGE_H
 #define MOE_EXCHANGE_H
 
+#include "engine/comm/world.h"
 #include "engine/device/device.h"
 
 typedef struct {
     moe_device_t *device;
+    const moe_world_t *world;
     uint32_t experts, top_k, hidden;
-    float *rows;                    /* [batch_rows * top_k, hidden], by expert */
-    uint32_t *places;               /* [batch_rows, top_k]: index into rows */
-    uint32_t *offsets;              /* [experts + 1]: first row of each expert */
+    uint32_t slots;                 /* of each rank */
+    uint32_t rows;                  /* that this rank sends in a step, at most; equal on all ranks */
+} moe_exchange_options_t;
+
+/* Where the experts of a block are, in device memory. */
+typedef struct {
+    uint32_t *replicas, *offsets;   /* moe_placement_map_t */
+    uint64_t *counts;               /* [experts] grows by the rows that this rank sends to each */
+} moe_exchange_map_t;
+
+/* Bytes sent to other ranks. */
+typedef struct {
+    uint64_t dispatch_rows, dispatch_lists, return_rows;
+} moe_exchange_bytes_t;
+
+typedef struct {
+    moe_exchange_options_t options;
+    moe_dispatch_t dispatch;
+    uint32_t capacity;              /* of received rows */
+    float *rows;                    /* [capacity, hidden] received, then results, which are followed
+                                     * by those from other ranks: combine reads both */
+    const void *local;              /* this rank's rows as they would travel */
+    char *returns;                  /* [ranks] parts of results to send */
+    size_t return_bytes;            /* between those */
+    size_t *sizes, *rooms, *offsets;    /* [ranks] of the transfer under way */
+    size_t *result_rooms, *result_offsets;
+    moe_exchange_bytes_t bytes;
 } moe_exchange_t;
 
-/* 0, or -1 with MOE_LIMIT. */
-int moe_exchange_create(moe_exchange_t *self, moe_device_t *device, uint32_t experts,
-                        uint32_t top_k, uint32_t hidden, uint32_t batch_rows, moe_error_t *error);
+/* Most rows that a rank can receive: what its experts need memory for. */
+size_t moe_exchange_capacity(const moe_exchange_options_t *options);
 
-/* Fills rows, places and offsets from x [n, hidden] and ids [n, top_k] < experts.
- * counts [experts] grows by the rows of each expert. */
-void moe_exchange_run(const moe_exchange_t *self, const float *x, const uint32_t *ids, uint32_t n,
-                      uint64_t *counts);
+/* 0, or -1 with MOE_LIMIT.  Freed in either case. */
+int moe_exchange_create(moe_exchange_t *self, const moe_exchange_options_t *options,
+                        moe_error_t *error);
+void moe_exchange_free(moe_exchange_t *self);
+
+/* x: [n, hidden], stays until dispatch_recv has returned; ids: [n, top_k] < experts, different in
+ * each row; n <= options.rows.  -1, as all verbs, with MOE_UNAVAILABLE when another rank is lost. */
+int moe_exchange_dispatch_send(moe_exchange_t *self, const moe_exchange_map_t *map, const float *x,
+                               const uint32_t *ids, uint32_t n, moe_error_t *error);
+
+/* Then self->rows holds the rows of local slot s at places [offsets[s], offsets[s + 1]) with the
+ * offsets [slots + 1] in self->dispatch.slot_offsets: capacity rows at most.  Results replace
+ * them. */
+int moe_exchange_dispatch_recv(moe_exchange_t *self, moe_error_t *error);
+
+int moe_exchange_return_send(moe_exchange_t *self, moe_error_t *error);
+
+/* Then the result for slot s of row i is row places[i, s] of self->rows, with places [n, top_k] in
+ * self->dispatch.places. */
+int moe_exchange_return_recv(moe_exchange_t *self, moe_error_t *error);
 
 #endif

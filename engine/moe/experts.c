@@ -7,7 +7,8 @@ int moe_experts_create(moe_experts_t *self, const moe_ffn_t *networks, uint32_t 
     const size_t step = sizeof(*networks);
 
     *self = (moe_experts_t) {
-        .device = loader->device, .width = networks->width, .hidden = networks->gate.columns,
+        .device = loader->device, .count = count, .width = networks->width,
+        .hidden = networks->gate.columns,
     };
     if ((self->gate = moe_load_stack(loader, &networks->gate, step, count, error)) == NULL
         || (self->up = moe_load_stack(loader, &networks->up, step, count, error)) == NULL
@@ -41,7 +42,8 @@ void moe_experts_run(const moe_experts_t *self, const float *x, uint32_t n,
     } else {
         ops->linear(self->device, in, 2, n);
     }
-    ops->swiglu(self->device, gate, up, n, self->width, gate);
+    ops->swiglu(self->device, gate, up, n, offsets ? offsets + self->count : NULL, self->width,
+                gate);
     if (offsets) {
         ops->grouped(self->device, &out, 1, offsets);
     } else {

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "engine/core/error.h"
+#include "kernels/dispatch.h"
 
 typedef struct {
     uint32_t experts;           /* logical experts of a layer */
@@ -73,9 +74,7 @@ double moe_placement_balance(const moe_placement_shape_t *shape, const moe_place
 static inline uint32_t moe_placement_slot(const moe_placement_map_t *map, uint32_t expert,
                                           uint32_t turn)
 {
-    const uint32_t first = map->offsets[expert], count = map->offsets[expert + 1] - first;
-
-    return map->replicas[first + (count == 1 ? 0 : turn % count)];
+    return moe_replica(map->replicas, map->offsets, expert, turn);
 }
 
 /* Loads as rows per interval with exponential ageing: the rows since the last call count

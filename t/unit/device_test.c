@@ -1,4 +1,4 @@
-/* The CPU device: packing, products over stacks and groups, grouping of rows, attention in waves;
+/* The CPU device: packing, products over stacks and groups, rows to slots and back, attention in waves;
  * the same bits with any number of threads. */
 
 #include <setjmp.h>
@@ -167,26 +167,68 @@ static void test_grouped(void **state)
 }
 
 
-static void test_group(void **state)
-{
-    enum { N = 8, GROUPS = 5 };
-    const uint32_t ids[N] = {3, 0, 3, 4, 0, 3, 1, 3}, expected[N] = {3, 0, 4, 7, 1, 5, 2, 6};
-    const uint32_t expected_offsets[GROUPS + 1] = {0, 2, 3, 3, 7, 8};
-    const uint64_t expected_counts[GROUPS] = {12, 11, 10, 14, 11};
-    uint64_t counts[GROUPS] = {10, 10, 10, 10, 10};
-    uint32_t places[N], offsets[GROUPS + 1];
-    fixture_t f = open_device(1);
-    float *x = random_floats(&f, 4 * 3), *y = allocate(&f, N * 3);
+#define ENTRY(row, slot) ((uint32_t) (row) << MOE_ENTRY_SLOT_BITS | (slot))
 
-    f.ops->group(f.device, ids, N, GROUPS, places, offsets, counts);
-    assert_memory_equal(places, expected, sizeof(places));
-    assert_memory_equal(offsets, expected_offsets, sizeof(offsets));
+/* Rank 1 of 2 with two slots each; expert 0 is on both.  What arrives is grouped by slot, rows of one
+ * slot in the order of ranks and of their lists. */
+static void test_dispatch(void **state)
+{
+    enum { ROWS = 3, TOP_K = 2, ENTRIES = ROWS * TOP_K, WORDS = 16 };
+    const uint32_t replicas[4] = {0, 2, 1, 3}, replica_offsets[4] = {0, 2, 3, 4};
+    const uint32_t ids[ENTRIES] = {0, 1, 0, 2, 1, 0}, places[ENTRIES] = {1, 12, 13, 5, 14, 2};
+    const uint32_t to_other[] = {3, 3, ENTRY(0, 1), ENTRY(1, 0), ENTRY(2, 1)};
+    const uint32_t to_self[] = {0, 3, ENTRY(0, 0), ENTRY(1, 1), ENTRY(2, 0)};
+    const uint32_t from_other[] = {2, 3, ENTRY(0, 1), ENTRY(1, 0), ENTRY(1, 1)};
+    const uint32_t arrived[2][3] = {{3, 0, 4}, {1, 5, 2}}, arrived_rows[2][3] = {{0, 1, 1}, {0, 1, 2}};
+    const uint32_t slot_offsets[3] = {0, 3, 6}, result_offsets[3] = {0, 3, 3}, sent[3] = {0, 1, 2};
+    const uint64_t expected_counts[3] = {13, 12, 11};
+    uint64_t counts[3] = {10, 10, 10};
+    uint32_t send[2 * WORDS], receive[2 * WORDS], memory[100] = {0};
+    const moe_dispatch_t d = {
+        .rank = 1, .ranks = 2, .slots = 2, .experts = 3, .top_k = TOP_K, .replicas = replicas,
+        .replica_offsets = replica_offsets, .turns = memory, .counts = counts, .rows = ROWS,
+        .entries = ENTRIES, .part_bytes = WORDS * sizeof(uint32_t), .send = (char *) send,
+        .receive = (char *) receive, .sent = memory + 3, .arrived_rows = memory + 10,
+        .arrived_places = memory + 30, .slot_offsets = memory + 50, .places = memory + 60,
+        .own = memory + 70, .first_result = 2 * ENTRIES, .result_offsets = memory + 80,
+    };
+    fixture_t f = open_device(1);
+
+    f.ops->plan_dispatch(f.device, &d, ids, ROWS);
+    assert_memory_equal(send, to_other, sizeof(to_other));
+    assert_memory_equal(send + WORDS, to_self, sizeof(to_self));
+    assert_memory_equal(d.sent, sent, sizeof(sent));
+    assert_memory_equal(d.result_offsets, result_offsets, sizeof(result_offsets));
     assert_memory_equal(counts, expected_counts, sizeof(counts));
 
-    f.ops->scatter(f.device, x, places, 4, 2, 3, y);
-    for (size_t i = 0; i < N; i++) {
-        assert_memory_equal(y + places[i] * 3, x + i / 2 * 3, 3 * sizeof(float));
+    memcpy(receive, from_other, sizeof(from_other));
+    f.ops->plan_arrival(f.device, &d);
+    assert_memory_equal(d.slot_offsets, slot_offsets, sizeof(slot_offsets));
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_memory_equal(d.arrived_places + r * ENTRIES, arrived[r], sizeof(arrived[r]));
+        assert_memory_equal(d.arrived_rows + r * ENTRIES, arrived_rows[r], sizeof(arrived_rows[r]));
     }
+    assert_memory_equal(d.places, places, sizeof(places));
+    close_device(&f);
+}
+
+
+/* Rows by index on both sides, as many as the device says. */
+static void test_convert(void **state)
+{
+    enum { N = 5, SIZE = 3 };
+    const uint32_t from[N] = {1, 1, 0, 2, 2}, to[N] = {4, 0, 1, 3, 2}, count = 4;
+    fixture_t f = open_device(1);
+    float *x = random_floats(&f, 3 * SIZE), *y = allocate(&f, N * SIZE);
+    const moe_conversion_t copy = {
+        .size = SIZE, .from = x, .from_index = from, .to = y, .to_index = to
+    };
+
+    f.ops->convert(f.device, &copy, N, &count);
+    for (size_t i = 0; i < count; i++) {
+        assert_memory_equal(y + to[i] * SIZE, x + from[i] * SIZE, SIZE * sizeof(float));
+    }
+    assert_true(y[to[4] * SIZE] == 0);
     close_device(&f);
 }
 
@@ -272,7 +314,8 @@ int main(void)
         cmocka_unit_test(test_stack),
         cmocka_unit_test(test_mixed_types),
         cmocka_unit_test(test_grouped),
-        cmocka_unit_test(test_group),
+        cmocka_unit_test(test_dispatch),
+        cmocka_unit_test(test_convert),
         cmocka_unit_test(test_attention_waves),
         cmocka_unit_test(test_memory),
     };
