@@ -26,13 +26,19 @@ static moe_source_t weight_source(const moe_weight_t *weight)
 }
 
 
-void moe_load_done(moe_loader_t *loader, const moe_weight_t *weight)
+void moe_load_skip(moe_loader_t *loader, const moe_weight_t *weight)
 {
-    moe_mapping_release(weight_data(weight), weight_bytes(weight));
     loader->done += weight_bytes(weight);
     if (loader->progress) {
         loader->progress(loader->progress_context, loader->done, loader->total);
     }
+}
+
+
+void moe_load_done(moe_loader_t *loader, const moe_weight_t *weight)
+{
+    moe_mapping_release(weight_data(weight), weight_bytes(weight));
+    moe_load_skip(loader, weight);
 }
 
 

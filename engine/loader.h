@@ -16,6 +16,9 @@ typedef struct {
     uint64_t done, total;           /* bytes of the checkpoint */
 } moe_loader_t;
 
+/* Counts a weight as done that this rank leaves to others. */
+void moe_load_skip(moe_loader_t *loader, const moe_weight_t *weight);
+
 /* A whole weight; a tied one may be loaded once and used twice. */
 moe_matrix_t *moe_load_matrix(moe_loader_t *loader, const moe_weight_t *weight,
                               moe_error_t *error);

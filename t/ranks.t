@@ -47,6 +47,30 @@ for my $ranks (2, 4) {
         if $ranks == 2;
 }
 
+# Two CPUs as two NUMA nodes: each rank's threads stay on its own, and the others where they were.
+sub affinities {
+    my ($pid) = @_;
+    my %lists;
+
+    for my $file (glob "/proc/$pid/task/*/status") {
+        $lists{$1}++ if file_content($file) =~ /^Cpus_allowed_list:\t(\S+)/m;
+    }
+    return \%lists;
+}
+
+SKIP: {
+    my ($own) = keys %{affinities($$)};
+
+    skip 'there are no CPUs 0 and 1', 2 unless $own =~ /^0-\d+$/;
+    local @ENV{'HWLOC_SYNTHETIC', 'HWLOC_THISSYSTEM'} = ('numa:2 pu:1', 1);
+    my $server = server(main => 'env HWLOC_SYNTHETIC; env HWLOC_THISSYSTEM;', threads => 4,
+                        model_block => 'ranks 2;');
+    my $lists = affinities($server->engine_pid);
+
+    is_deeply([@$lists{0, 1}], [2, 2], 'two threads on each node');
+    is_deeply(answers($server), $expected, 'the same answers');
+}
+
 # A rank is lost in the middle of answers; the next engine has the same fault, but comes to their end
 # before that.
 for my $how ('exit', 'stall') {

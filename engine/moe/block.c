@@ -5,6 +5,14 @@
 #include "engine/moe/combine.h"
 
 
+static void skip_expert(moe_loader_t *loader, const moe_ffn_t *network)
+{
+    moe_load_skip(loader, &network->gate);
+    moe_load_skip(loader, &network->up);
+    moe_load_skip(loader, &network->down);
+}
+
+
 /* The experts that the placement gives this rank. */
 static int load_experts(moe_block_state_t *self, const moe_block_t *block, moe_loader_t *loader,
                         const moe_block_env_t *env, moe_error_t *error)
@@ -17,8 +25,17 @@ static int load_experts(moe_block_state_t *self, const moe_block_t *block, moe_l
     if (networks == NULL) {
         return moe_fail(error, MOE_LIMIT, "out of memory for %u experts", slots);
     }
-    for (uint32_t s = 0; s < slots; s++) {
-        networks[s] = block->experts[held[s]];
+    for (uint32_t e = 0; e < block->router.experts; e++) {
+        uint32_t s = 0;
+
+        while (s < slots && held[s] != e) {
+            s++;
+        }
+        if (s < slots) {
+            networks[s] = block->experts[e];
+        } else {
+            skip_expert(loader, &block->experts[e]);
+        }
     }
     result = moe_experts_create(&self->experts, networks, slots, loader, error);
     free(networks);

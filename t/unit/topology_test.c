@@ -1,5 +1,7 @@
 /* Places of ranks on machines that are made up (hwloc's own means), and on this one. */
 
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,14 +13,15 @@
 #include "engine/core/topology.h"
 
 
-static moe_topology_t *open_machine(const char *description)
+/* NULL: this one.  What is made up is not bound to unless it stands for this machine. */
+static moe_topology_t *open_machine(const char *description, int is_this)
 {
     moe_topology_t *topology;
     moe_error_t error;
 
     if (description) {
         setenv("HWLOC_SYNTHETIC", description, 1);
-        setenv("HWLOC_THISSYSTEM", "0", 1);
+        setenv("HWLOC_THISSYSTEM", is_this ? "1" : "0", 1);
     }
     topology = moe_topology_create(&error);
     unsetenv("HWLOC_SYNTHETIC");
@@ -30,7 +33,7 @@ static moe_topology_t *open_machine(const char *description)
 
 static void test_this_machine(void **state)
 {
-    moe_topology_t *topology = open_machine(NULL);
+    moe_topology_t *topology = open_machine(NULL, 1);
     unsigned cpus = 0;
     moe_error_t error;
 
@@ -49,7 +52,7 @@ static void test_this_machine(void **state)
 
 static void test_nodes(void **state)
 {
-    moe_topology_t *topology = open_machine("pack:2 numa:2 core:3 pu:2");
+    moe_topology_t *topology = open_machine("pack:2 numa:2 core:3 pu:2", 0);
     const moe_numa_node_t *node = moe_topology_node(topology, 2);
 
     assert_int_equal(moe_topology_nodes(topology), 4);
@@ -81,7 +84,7 @@ static void test_places(void **state)
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        moe_topology_t *topology = open_machine(cases[i].machine);
+        moe_topology_t *topology = open_machine(cases[i].machine, 0);
 
         for (uint32_t r = 0; r < cases[i].ranks; r++) {
             unsigned count;
@@ -95,12 +98,68 @@ static void test_places(void **state)
 }
 
 
+typedef struct {
+    const moe_topology_t *topology;
+    uint32_t rank;
+    cpu_set_t own, child;
+} binding_t;
+
+
+static void *read_affinity(void *set)
+{
+    sched_getaffinity(0, sizeof(cpu_set_t), set);
+    return NULL;
+}
+
+
+static void *bind_thread(void *argument)
+{
+    binding_t *binding = argument;
+    pthread_t child;
+    moe_error_t error;
+
+    if (moe_topology_bind(binding->topology, binding->rank, 2, &error) == 0
+        && pthread_create(&child, NULL, read_affinity, &binding->child) == 0)
+    {
+        read_affinity(&binding->own);
+        pthread_join(child, NULL);
+    }
+    return NULL;
+}
+
+
+/* Two CPUs of this machine as two nodes: a rank's threads stay on its own. */
+static void test_binding(void **state)
+{
+    moe_topology_t *topology;
+    cpu_set_t all;
+
+    read_affinity(&all);
+    if (!CPU_ISSET(0, &all) || !CPU_ISSET(1, &all)) {
+        skip();
+    }
+    topology = open_machine("numa:2 pu:1", 1);
+    assert_int_equal(moe_topology_nodes(topology), 2);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        binding_t binding = { .topology = topology, .rank = rank };
+        pthread_t thread;
+
+        assert_int_equal(pthread_create(&thread, NULL, bind_thread, &binding), 0);
+        pthread_join(thread, NULL);
+        assert_true(CPU_COUNT(&binding.own) == 1 && CPU_ISSET(rank, &binding.own));
+        assert_true(CPU_EQUAL(&binding.own, &binding.child));
+    }
+    moe_topology_free(topology);
+}
+
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_this_machine),
         cmocka_unit_test(test_nodes),
         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_binding),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
