@@ -21,30 +21,10 @@
  * Nothing here depends on a clock: the same tasks and times give the same plans.
  */
 
-#include "engine/serve/scheduler.h"
+#include "engine/serve/scheduler_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>
-
-struct moe_scheduler_s {
-    moe_scheduler_options_t options;
-    moe_cache_t *cache;
-    moe_task_list_t running;
-    moe_share_t *shares;                /* those that have tasks */
-    uint32_t n_shares, n_waiting;
-    uint64_t level;                     /* of the share served last; never falls */
-    moe_task_t *first_new, *last_new;   /* never started, by deadline */
-    uint64_t preemptions;
-    moe_cost_t own_cost, *cost;
-    uint64_t waiting_tokens;
-    moe_batch_sequence_t *sequences;    /* [batch_sequences] */
-    moe_block_copy_t *copies;           /* [batch_sequences] */
-    moe_plan_t plan;
-    moe_step_size_t size;               /* of the plan */
-    double time_ns;                     /* that it may take */
-    uint32_t outputs;
-    int cut_short;                      /* the plan is, for somebody's first token */
-};
 
 
 moe_scheduler_t *moe_scheduler_create(const moe_scheduler_options_t *options, moe_cache_t *cache,
@@ -243,12 +223,6 @@ static void preempt(moe_scheduler_t *scheduler, moe_task_t *task)
 }
 
 
-static int is_decode(const moe_task_t *task)
-{
-    return task->n_tokens - task->computed == 1;
-}
-
-
 /* An equal part of the places; 0 when there are fewer than shares. */
 static uint32_t fair_places(const moe_scheduler_t *scheduler)
 {
@@ -297,7 +271,7 @@ static void grow_decodes(moe_scheduler_t *scheduler)
     moe_task_t *task = scheduler->running.first, *next, *loser;
 
     while (task) {
-        if (task->paused || !is_decode(task)
+        if (task->paused || !moe_task_is_decode(task)
             || moe_cache_grow(scheduler->cache, &task->table, task->n_tokens))
         {
             task = task->next;
@@ -326,8 +300,8 @@ static void put_chunked(moe_task_t *task)
 }
 
 
-/* Is a running task of its tenant about to compute blocks that this one begins with, too?  Then they
- * are worth waiting for: that one goes with it or before it. */
+/* Is a running task of its tenant about to compute blocks that this one begins with, too?  Then
+ * they are worth waiting for: that one goes with it or before it. */
 static int follows(const moe_scheduler_t *scheduler, const moe_task_t *task)
 {
     const uint32_t useful = moe_cache_blocks_for(task->outputs_from);
@@ -335,7 +309,7 @@ static int follows(const moe_scheduler_t *scheduler, const moe_task_t *task)
     for (const moe_task_t *other = scheduler->running.first; other; other = other->next) {
         uint32_t common;
 
-        if (other->paused || is_decode(other) || other->share != task->share
+        if (other->paused || moe_task_is_decode(other) || other->share != task->share
             || other->priority > task->priority)
         {
             continue;
@@ -371,14 +345,14 @@ static void list_candidates(moe_scheduler_t *scheduler)
     }
     for (moe_task_t *task = scheduler->running.last; task; task = task->previous) {
         task->step_rows = task->step_outputs = 0;
-        if (!task->paused && !is_decode(task)) {
+        if (!task->paused && !moe_task_is_decode(task)) {
             put_chunked(task);
         }
     }
 }
 
 
-static uint64_t level_of(const moe_scheduler_t *scheduler, const moe_share_t *share)
+uint64_t moe_scheduler_level_of(const moe_scheduler_t *scheduler, const moe_share_t *share)
 {
     uint64_t level = scheduler->level;
     uint64_t least = level > MOE_SHARE_CREDIT ? level - MOE_SHARE_CREDIT : 0;
@@ -387,19 +361,14 @@ static uint64_t level_of(const moe_scheduler_t *scheduler, const moe_share_t *sh
 }
 
 
-/* What a share would do next. */
-typedef struct {
-    moe_task_t *task;               /* NULL: nothing */
-    int holds_enough;               /* it would be admitted beyond an equal part of the places */
-    uint64_t level;
-} contender_t;
-
-
-static contender_t contender_of(const moe_scheduler_t *scheduler, const moe_share_t *share,
+static moe_contender_t contender_of(const moe_scheduler_t *scheduler, const moe_share_t *share,
                                 int admitting)
 {
     const moe_task_t *waiting = admitting ? share->candidate : NULL;
-    contender_t contender = { .task = share->chunked, .level = level_of(scheduler, share) };
+    moe_contender_t contender = {
+        .task = share->chunked,
+        .level = moe_scheduler_level_of(scheduler, share)
+    };
 
     if (waiting && (contender.task == NULL || waiting->priority < contender.task->priority)) {
         contender.task = share->candidate;
@@ -409,7 +378,7 @@ static contender_t contender_of(const moe_scheduler_t *scheduler, const moe_shar
 }
 
 
-static int precedes(const contender_t *a, const contender_t *b)
+static int precedes(const moe_contender_t *a, const moe_contender_t *b)
 {
     if (a->task == NULL || b->task == NULL) {
         return a->task != NULL;
@@ -424,10 +393,10 @@ static int precedes(const contender_t *a, const contender_t *b)
 }
 
 
-/* The next of all shares, and who would be next without it. */
-static contender_t pick(const moe_scheduler_t *scheduler, int admitting, contender_t *second)
+moe_contender_t moe_scheduler_pick(const moe_scheduler_t *scheduler, int admitting,
+                                   moe_contender_t *second)
 {
-    contender_t first = { .task = NULL }, contender;
+    moe_contender_t first = { .task = NULL }, contender;
 
     second->task = NULL;
     for (moe_share_t *share = scheduler->shares; share; share = share->next) {
@@ -556,16 +525,27 @@ static void admit(moe_scheduler_t *scheduler, moe_task_t *task)
 }
 
 
+int moe_scheduler_let_in(moe_scheduler_t *scheduler, moe_task_t *task)
+{
+    if (!make_place(scheduler, task, 0)) {
+        return 0;
+    }
+    admit(scheduler, task);
+    put_chunked(task);
+    return 1;
+}
+
+
 /* Shares without their part of the places get it, before anything is planned for those that hold
  * more than theirs.  Leaves the candidates listed. */
 static void claim_places(moe_scheduler_t *scheduler)
 {
-    contender_t first, second;
+    moe_contender_t first, second;
     int goes_on = 1;
 
     while (goes_on) {
         list_candidates(scheduler);
-        first = pick(scheduler, 1, &second);
+        first = moe_scheduler_pick(scheduler, 1, &second);
         if (first.task == NULL || first.task->state != MOE_TASK_WAITING
             || (has_place(scheduler) && has_blocks(scheduler, first.task)))
         {
@@ -580,209 +560,10 @@ static void claim_places(moe_scheduler_t *scheduler)
 }
 
 
-static void plan_rows(moe_scheduler_t *scheduler, moe_task_t *task, uint32_t rows)
+void moe_scheduler_give_places(moe_scheduler_t *scheduler)
 {
-    uint32_t begin = task->computed + task->step_rows, end = begin + rows;
-    uint32_t first = task->outputs_from > begin ? task->outputs_from : begin;
-    uint32_t outputs = end > first ? end - first : 0;
-    moe_plan_t *plan = &scheduler->plan;
-
-    if (task->step_rows == 0) {
-        plan->tasks[plan->batch.n_sequences++] = task;
-    }
-    task->step_rows += rows;
-    task->step_outputs += outputs;
-    plan->rows += rows;
-    scheduler->outputs += outputs;
-    scheduler->size.attended += moe_attended(begin, rows);
-}
-
-
-static void plan_decodes(moe_scheduler_t *scheduler)
-{
-    for (moe_task_t *task = scheduler->running.first; task; task = task->next) {
-        if (!task->paused && is_decode(task)) {
-            plan_rows(scheduler, task, 1);
-        }
-    }
-    scheduler->plan.decode_rows = scheduler->size.decode_rows = scheduler->plan.rows;
-}
-
-
-/* How long the step may take: what is left of step_time beside the decodes is for prompts, and half
- * of it whatever the decodes take. */
-static double step_time(const moe_scheduler_t *scheduler)
-{
-    double all = (double) scheduler->options.step_time_ns;
-    double decodes = moe_cost_of(scheduler->cost, &scheduler->size);
-
-    return decodes + all / 2.0 > all ? decodes + all / 2.0 : all;
-}
-
-
-/* Rows of a prompt that the step has room and time for. */
-static uint32_t fitting_rows(const moe_scheduler_t *scheduler, const moe_task_t *task)
-{
-    uint32_t space = scheduler->options.batch_rows - scheduler->plan.rows;
-    uint32_t prefill = scheduler->size.prefill_rows;
-    uint32_t least = prefill < MOE_LEAST_CHUNK ? MOE_LEAST_CHUNK - prefill : 0;
-    double rows = 0.0;
-
-    if (moe_cost_known(scheduler->cost)) {
-        rows = moe_cost_rows(scheduler->cost, &scheduler->size,
-                             task->computed + task->step_rows, scheduler->time_ns);
-    }
-    /* While the cost of a row is unknown, too: a slow machine's first step must not be its
-     * longest. */
-    if (rows < least) {
-        rows = least;
-    }
-    return rows < space ? (uint32_t) rows : space;
-}
-
-
-/* The largest chunk within `rows` whose outputs fit into what the batch has left. */
-static uint32_t chunk_rows(const moe_scheduler_t *scheduler, const moe_task_t *task, uint32_t rows)
-{
-    uint32_t begin = task->computed + task->step_rows;
-    uint32_t outputs = scheduler->options.batch_outputs - scheduler->outputs;
-    uint32_t pending = task->n_tokens - begin;
-    uint32_t silent = task->outputs_from > begin ? task->outputs_from - begin : 0;
-
-    if (rows > pending) {
-        rows = pending;
-    }
-    if (rows > silent && rows - silent > outputs) {
-        rows = silent + outputs;
-    }
-    return rows;
-}
-
-
-static int completes(const moe_task_t *task)
-{
-    return task->computed + task->step_rows == task->n_tokens;
-}
-
-
-/* Rows of the first contender until the second is due. */
-static void plan_chunk(moe_scheduler_t *scheduler, const contender_t *first,
-                       const contender_t *second, uint32_t rows)
-{
-    moe_task_t *task = first->task;
-    moe_share_t *share = task->share;
-    uint64_t ahead;
-
-    if (second->task && second->task->priority == task->priority && !second->holds_enough) {
-        ahead = second->level - first->level + MOE_LEAST_CHUNK;
-        rows = ahead < rows ? (uint32_t) ahead : rows;
-    }
-    rows = chunk_rows(scheduler, task, rows);
-    if (rows > 0) {
-        scheduler->level = first->level > scheduler->level ? first->level : scheduler->level;
-        share->served = first->level + rows;
-        scheduler->size.prefill_rows += rows;
-        plan_rows(scheduler, task, rows);
-    }
-    if (rows == 0 || completes(task)) {
-        share->chunked = task->next_chunked;
-    }
-}
-
-
-/* Whether `next` should wait for the next step, so that the first token of `done` is not held up:
- * when its share was served more, but not in two steps running. */
-static int stands_back(const moe_scheduler_t *scheduler, const contender_t *next,
-                       const moe_task_t *done, int cut_before)
-{
-    return !cut_before && done && next->task->share != done->share
-           && next->task->priority == done->priority && next->level >= done->share->served;
-}
-
-
-static void plan_chunks(moe_scheduler_t *scheduler)
-{
-    int admitting = 1, cut_before = scheduler->cut_short;
-    const moe_task_t *done = NULL;
-    contender_t first, second;
-    uint32_t rows;
-
-    scheduler->cut_short = 0;
-    while ((first = pick(scheduler, admitting, &second)).task) {
-        rows = fitting_rows(scheduler, first.task);
-        if (rows == 0) {
-            break;
-        }
-        if (stands_back(scheduler, &first, done, cut_before)) {
-            scheduler->cut_short = 1;
-            break;
-        }
-        if (first.task->state == MOE_TASK_RUNNING) {
-            plan_chunk(scheduler, &first, &second, rows);
-            done = completes(first.task) ? first.task : done;
-        } else if (scheduler->outputs < scheduler->options.batch_outputs
-                   && make_place(scheduler, first.task, 0))
-        {
-            admit(scheduler, first.task);
-            put_chunked(first.task);
-        } else {
-            /* Nobody overtakes the first in the queue. */
-            admitting = 0;
-        }
-    }
-}
-
-
-static void fill_batch(moe_scheduler_t *scheduler)
-{
-    moe_batch_t *batch = &scheduler->plan.batch;
-
-    for (uint32_t i = 0; i < batch->n_sequences; i++) {
-        const moe_task_t *task = scheduler->plan.tasks[i];
-
-        scheduler->sequences[i] = (moe_batch_sequence_t) {
-            .tokens = task->tokens + task->computed,
-            .n_tokens = task->step_rows,
-            .position = task->computed,
-            .blocks = task->table.blocks,
-            .n_outputs = task->step_outputs
-        };
-    }
-}
-
-
-const moe_plan_t *moe_scheduler_plan(moe_scheduler_t *scheduler)
-{
-    moe_plan_t *plan = &scheduler->plan;
-
-    plan->batch.n_sequences = plan->batch.n_copies = 0;
-    plan->rows = plan->decode_rows = 0;
-    scheduler->outputs = 0;
-    scheduler->size = (moe_step_size_t) { .attended = 0 };
     grow_decodes(scheduler);
     claim_places(scheduler);
-    plan_decodes(scheduler);
-    scheduler->time_ns = step_time(scheduler);
-    plan_chunks(scheduler);
-    fill_batch(scheduler);
-    return plan;
-}
-
-
-void moe_scheduler_complete(moe_scheduler_t *scheduler, uint64_t elapsed_ns)
-{
-    const moe_plan_t *plan = &scheduler->plan;
-
-    for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
-        moe_task_t *task = plan->tasks[i];
-
-        task->computed += task->step_rows;
-        moe_chain_extend(&task->chain, task->tokens, task->computed);
-        moe_cache_keep(scheduler->cache, &task->table, &task->chain, task->tokens, task->computed);
-    }
-    if (elapsed_ns > 0) {
-        moe_cost_learn(scheduler->cost, &scheduler->size, elapsed_ns);
-    }
 }
 
 
