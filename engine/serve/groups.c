@@ -22,7 +22,7 @@ static int open_group(moe_groups_t *groups, uint32_t index, const moe_scheduler_
     options.batch_rows = moe_groups_part(of_all->batch_rows, index, groups->count);
     options.batch_sequences = moe_groups_part(of_all->batch_sequences, index, groups->count);
     options.batch_outputs = options.batch_sequences + more_outputs;
-    options.cost = &groups->cost;
+    options.pace = &groups->pace;
     group->cache = moe_cache_create(blocks, error);
     group->scheduler = group->cache ? moe_scheduler_create(&options, group->cache, error) : NULL;
     return group->scheduler ? 0 : -1;

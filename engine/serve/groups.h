@@ -27,7 +27,7 @@ typedef struct {
     uint32_t count;
     moe_rank_group_t *groups;            /* [count] */
     const moe_batch_t **batches;    /* [count] those of the plans */
-    moe_cost_t cost;                /* groups are alike: what one has measured all know */
+    moe_pace_t pace;                /* groups are alike: what one has measured all know */
 } moe_groups_t;
 
 /* `options` are those of all groups together, and divided among them; `blocks` those of each.  -1

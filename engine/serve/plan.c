@@ -1,5 +1,16 @@
 /*
  * The rows of a step: decodes first, then chunks of prompts as the shares have them to come.
+ *
+ * Somebody comes while a share floods: it has more than can be let in and fills every step.  Then
+ * the time to the first token is the step in progress (all of it where requests follow answers,
+ * which end with a step) and the step of the own prompt with what else is in it.  So
+ *
+ *   - a share that floods fills steps to `short_ns` only, as long as somebody who was owed rows
+ *     has come lately (MOE_CONTESTED_NS).  Nobody else's prompts are cut smaller, and no one's
+ *     where no one would gain: small chunks cost something, on large models much.
+ *   - the step that completes the prompt of somebody served less is not filled up with a flood's
+ *     chunks, and its decodes stand back, too.  Never two such steps in a row: then everything has
+ *     its turn.
  */
 
 #include "engine/serve/scheduler_internal.h"
@@ -39,23 +50,44 @@ static void plan_decodes(moe_scheduler_t *scheduler)
 static double step_time(const moe_scheduler_t *scheduler)
 {
     double all = (double) scheduler->options.step_time_ns;
-    double decodes = moe_cost_of(scheduler->cost, &scheduler->size);
+    double decodes = moe_cost_of(&scheduler->pace->cost, &scheduler->size);
 
     return decodes + all / 2.0 > all ? decodes + all / 2.0 : all;
+}
+
+
+/* More than is let in, and served as much as anybody. */
+static int floods(const moe_scheduler_t *scheduler, const moe_share_t *share)
+{
+    return share->waiting.count > 0
+           && moe_scheduler_level_of(scheduler, share) >= scheduler->level;
+}
+
+
+/* How long a step may be that a flood fills up while others come. */
+static double short_time(const moe_scheduler_t *scheduler)
+{
+    double all = (double) scheduler->options.step_time_ns;
+    double decodes = moe_cost_of(&scheduler->pace->cost, &scheduler->size);
+
+    return decodes + all / 8.0 > all / 4.0 ? decodes + all / 8.0 : all / 4.0;
 }
 
 
 /* Rows of a prompt that the step has room and time for. */
 static uint32_t fitting_rows(const moe_scheduler_t *scheduler, const moe_task_t *task)
 {
+    int cut = scheduler->pace->busy_ns < scheduler->pace->contested_ns
+              && floods(scheduler, task->share);
     uint32_t space = scheduler->options.batch_rows - scheduler->plan.rows;
     uint32_t prefill = scheduler->size.prefill_rows;
     uint32_t least = prefill < MOE_LEAST_CHUNK ? MOE_LEAST_CHUNK - prefill : 0;
     double rows = 0.0;
 
-    if (moe_cost_known(scheduler->cost)) {
-        rows = moe_cost_rows(scheduler->cost, &scheduler->size,
-                             task->computed + task->step_rows, scheduler->time_ns);
+    if (moe_cost_known(&scheduler->pace->cost)) {
+        rows = moe_cost_rows(&scheduler->pace->cost, &scheduler->size,
+                             task->computed + task->step_rows,
+                             cut ? scheduler->short_ns : scheduler->time_ns);
     }
     /* While the cost of a row is unknown, too: a slow machine's first step must not be its
      * longest. */
@@ -125,6 +157,32 @@ static int stands_back(const moe_scheduler_t *scheduler, const moe_contender_t *
 }
 
 
+/* Takes the decodes of floods out of a step that completes `done`. */
+static void set_decodes_aside(moe_scheduler_t *scheduler, const moe_task_t *done)
+{
+    moe_plan_t *plan = &scheduler->plan;
+    uint32_t n_decodes = plan->decode_rows, kept = 0;
+
+    for (uint32_t i = 0; i < plan->batch.n_sequences; i++) {
+        moe_task_t *task = plan->tasks[i];
+
+        if (i >= n_decodes || task->share == done->share || task->priority < done->priority
+            || !floods(scheduler, task->share)
+            || moe_scheduler_level_of(scheduler, task->share) < done->share->served)
+        {
+            plan->tasks[kept++] = task;
+            continue;
+        }
+        plan->rows--;
+        plan->decode_rows--;
+        scheduler->size.decode_rows--;
+        scheduler->size.attended -= moe_attended(task->computed, 1);
+        scheduler->cut_short = 1;
+    }
+    plan->batch.n_sequences = kept;
+}
+
+
 static void plan_chunks(moe_scheduler_t *scheduler)
 {
     int admitting = 1, cut_before = scheduler->cut_short;
@@ -150,6 +208,9 @@ static void plan_chunks(moe_scheduler_t *scheduler)
             admitting = scheduler->outputs < scheduler->options.batch_outputs
                         && moe_scheduler_let_in(scheduler, first.task);
         }
+    }
+    if (done && !cut_before) {
+        set_decodes_aside(scheduler, done);
     }
 }
 
@@ -183,6 +244,7 @@ const moe_plan_t *moe_scheduler_plan(moe_scheduler_t *scheduler)
     moe_scheduler_give_places(scheduler);
     plan_decodes(scheduler);
     scheduler->time_ns = step_time(scheduler);
+    scheduler->short_ns = short_time(scheduler);
     plan_chunks(scheduler);
     fill_batch(scheduler);
     return plan;
@@ -201,6 +263,7 @@ void moe_scheduler_complete(moe_scheduler_t *scheduler, uint64_t elapsed_ns)
         moe_cache_keep(scheduler->cache, &task->table, &task->chain, task->tokens, task->computed);
     }
     if (elapsed_ns > 0) {
-        moe_cost_learn(scheduler->cost, &scheduler->size, elapsed_ns);
+        moe_cost_learn(&scheduler->pace->cost, &scheduler->size, elapsed_ns);
     }
+    scheduler->pace->busy_ns += elapsed_ns;
 }

@@ -49,7 +49,7 @@ moe_scheduler_t *moe_scheduler_create(const moe_scheduler_options_t *options, mo
     }
     scheduler->options = *options;
     scheduler->cache = cache;
-    scheduler->cost = options->cost ? options->cost : &scheduler->own_cost;
+    scheduler->pace = options->pace ? options->pace : &scheduler->own_pace;
     scheduler->plan.batch.sequences = scheduler->sequences;
     scheduler->plan.batch.copies = scheduler->copies;
     return scheduler;
@@ -184,9 +184,22 @@ static void take_waiting(moe_scheduler_t *scheduler, moe_task_t *task)
 }
 
 
+/* Does a task come from somebody who is owed rows by others that are here? */
+static int contests(const moe_scheduler_t *scheduler, const moe_share_t *share)
+{
+    int listed = share->waiting.count + share->running > 0;
+
+    return scheduler->n_shares > (uint32_t) listed
+           && moe_scheduler_level_of(scheduler, share) < scheduler->level;
+}
+
+
 void moe_scheduler_add(moe_scheduler_t *scheduler, moe_task_t *task)
 {
     assert(task->state == MOE_TASK_NEW && task->n_tokens > 0);
+    if (contests(scheduler, task->share)) {
+        scheduler->pace->contested_ns = scheduler->pace->busy_ns + MOE_CONTESTED_NS;
+    }
     task->computed = task->cached = 0;
     task->started = 0;
     put_waiting(scheduler, task);

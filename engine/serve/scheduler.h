@@ -14,7 +14,8 @@
  * A step holds the decodes of all running tasks first (one row each), then chunks of prompts up to
  * batch_rows rows and up to the number of rows that step_time is predicted to hold (that half of it
  * is, when the decodes take longer than the other).  The prediction changes how prompts are cut,
- * never a result.
+ * never a result.  While a tenant has more than is let in and others come, its prompts fill a step
+ * to a quarter of step_time only: who comes does not wait long for the step in progress.
  *
  * Order everywhere: priority, then the fair share of the task's tenant, then arrival.  Tenants
  * share
@@ -89,12 +90,19 @@ typedef struct moe_task_s {
     struct moe_task_s *next_chunked;                /* of its share */
 } moe_task_t;
 
+/* What schedulers that plan parts of the same steps have in common.  Zeroes: nothing is known. */
+typedef struct {
+    moe_cost_t cost;
+    uint64_t busy_ns;               /* all steps until now */
+    uint64_t contested_ns;          /* until then floods make steps short */
+} moe_pace_t;
+
 typedef struct {
     uint32_t batch_rows;
     uint32_t batch_sequences;       /* <= batch_rows */
     uint32_t batch_outputs;         /* > batch_sequences */
     uint64_t step_time_ns;
-    moe_cost_t *cost;               /* what steps cost, shared with others; NULL: its own */
+    moe_pace_t *pace;               /* shared with others; NULL: its own */
 } moe_scheduler_options_t;
 
 typedef struct {

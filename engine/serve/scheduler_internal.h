@@ -16,13 +16,13 @@ struct moe_scheduler_s {
     uint64_t level;                     /* of the share served last; never falls */
     moe_task_t *first_new, *last_new;   /* never started, by deadline */
     uint64_t preemptions;
-    moe_cost_t own_cost, *cost;
+    moe_pace_t own_pace, *pace;
     uint64_t waiting_tokens;
     moe_batch_sequence_t *sequences;    /* [batch_sequences] */
     moe_block_copy_t *copies;           /* [batch_sequences] */
     moe_plan_t plan;
     moe_step_size_t size;               /* of the plan */
-    double time_ns;                     /* that it may take */
+    double time_ns, short_ns;           /* that it may take; that a flood may fill it to */
     uint32_t outputs;
     int cut_short;                      /* the plan is, for somebody's first token */
 };
@@ -34,6 +34,8 @@ typedef struct {
     int holds_enough;               /* it would be admitted beyond an equal part of the places */
     uint64_t level;
 } moe_contender_t;
+
+#define MOE_CONTESTED_NS 30000000000ull     /* of steps, after somebody came who was owed rows */
 
 /* Begins a step: running decodes get the blocks of their next tokens, shares without their part of
  * the places what others have beyond theirs.  Then every share's `chunked` and `candidate` are

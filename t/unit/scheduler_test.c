@@ -861,6 +861,97 @@ static void test_short_prompt(void **state)
 }
 
 
+/* A flood fills steps, of 0.1 ms a row, to step_time until somebody comes, then to a quarter of it,
+ * until nobody came for long; the other's prompt is not cut. */
+static void test_contested(void **state)
+{
+    job_t *jobs = calloc(TASKS, sizeof(job_t)), *other = calloc(1, sizeof(job_t));
+    bench_t bench;
+    unsigned steps;
+
+    assert_true(jobs && other);
+    set_up(&bench, 64, 512, 8);
+    for (unsigned i = 0; i < TASKS; i++) {
+        add(&bench, &jobs[i], 400, 1, 0);
+    }
+    step(&bench, MS / 10);
+    for (unsigned i = 0; i < 4; i++) {
+        assert_in_range(step(&bench, MS / 10), 480, 512);  /* nobody else is here */
+    }
+    bench.tenant = 1;
+    add(&bench, other, 300, 3, 0);
+    assert_int_equal(300, step(&bench, MS / 10));
+    for (steps = 0; bench.shares[0].waiting.count > 10; steps++) {
+        assert_in_range(step(&bench, MS / 10), 120, 130);   /* a quarter of step_time */
+    }
+    assert_true(steps > 50);
+    /* As soon as all of it is let in it is no flood. */
+    for (unsigned i = 0; i < TASKS; i++) {
+        if (jobs[i].task.state == MOE_TASK_WAITING) {
+            finish(&bench, &jobs[i]);
+        }
+    }
+    assert_true(step(&bench, MS / 10) > 250);
+    while (step(&bench, MS / 10) > 0) {
+    }
+    /* Long after the other was here. */
+    bench.tenant = 0;
+    for (unsigned i = 0; i < 12; i++) {
+        add(&bench, &jobs[i], 400, 1, 0);
+    }
+    assert_in_range(step(&bench, 30000 * MS / 100), 120, 130);
+    assert_true(step(&bench, MS / 10) > 250);
+    for (unsigned i = 0; i < 12; i++) {
+        if (jobs[i].task.state != MOE_TASK_NEW) {
+            finish(&bench, &jobs[i]);
+        }
+    }
+    tear_down(&bench);
+    free(jobs);
+    free(other);
+}
+
+
+/* Decodes of a flood stand back from a step that completes the other's prompt, not twice in a row,
+ * and only where they are a flood's. */
+static void test_decodes_stand_back(void **state)
+{
+    static const struct {
+        unsigned flood;         /* tasks, of which 4 find a place */
+        int32_t priority;       /* of the flood */
+        int stands_back;
+    } cases[] = { { 8, 0, 1 }, { 8, 1, 1 }, { 2, 0, 0 } };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        job_t jobs[8], other;
+        bench_t bench;
+        uint32_t before;
+
+        set_up(&bench, 64, 128, 4);
+        for (unsigned j = 0; j < cases[i].flood; j++) {
+            add(&bench, &jobs[j], 20, 300, cases[i].priority);
+        }
+        for (unsigned j = 0; j < 10; j++) {
+            step(&bench, MS / 10);
+        }
+        bench.tenant = 1;
+        for (unsigned round = 0; round < 4; round++) {
+            int aside = cases[i].stands_back && round % 2 == 0;
+
+            before = generated(&jobs[0]);
+            add(&bench, &other, 10, 1, 0);
+            step(&bench, MS / 10);
+            assert_int_equal(MOE_TASK_NEW, other.task.state);
+            assert_int_equal(before + !aside, generated(&jobs[0]));
+        }
+        for (unsigned j = 0; j < cases[i].flood; j++) {
+            finish(&bench, &jobs[j]);
+        }
+        tear_down(&bench);
+    }
+}
+
+
 /* Arrivals, cancellations, pauses in random order: plans stay within bounds, no block is lost, and
  * in the end everybody who was not cancelled has what it wanted. */
 static void run_random(int cached)
@@ -944,6 +1035,8 @@ int main(void)
         cmocka_unit_test(test_equal_places),
         cmocka_unit_test(test_oldest_of_all),
         cmocka_unit_test(test_short_prompt),
+        cmocka_unit_test(test_contested),
+        cmocka_unit_test(test_decodes_stand_back),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_random_cached)
     };
