@@ -20,6 +20,8 @@
 #include "engine/moe/block.h"
 #include "engine/moe/placement.h"
 
+#define MIN_HALF 16u            /* rows of a half, at least: each reads all weights once more */
+
 typedef struct {
     const moe_mixer_t *mixer;
     void *mixer_state;
@@ -29,6 +31,14 @@ typedef struct {
     moe_experts_t dense;
     moe_block_state_t moe;
 } layer_t;
+
+/* Rows that go through the layers together: a step's, or one of its halves. */
+typedef struct {
+    moe_rows_t rows;
+    float *hidden, *normed, *mixed;
+    moe_block_batch_t *block;
+    const layer_t *under_way;           /* whose results travel; NULL: none do */
+} micro_batch_t;
 
 /* A step's rows as the host puts them together, before they go to the device. */
 typedef struct {
@@ -48,12 +58,13 @@ struct moe_forward_s {
     moe_rope_tables_t ropes;
 
     uint32_t n_blocks, table_stride;
+    int cuts_steps;                     /* into halves, when they are large */
 
     staging_t host, rows;               /* the same arrays on host and device */
     float *hidden, *normed, *mixed;     /* [batch_rows, H] */
     float *picked, *logits;             /* [batch_outputs, H], [batch_outputs, vocabulary] */
     float *mixer_scratch, *ffn_scratch;
-    moe_block_memory_t block_memory;
+    moe_block_batch_t blocks[2];        /* the second one: of the other half */
     moe_placement_t *placement;         /* of the layers with experts; NULL: there are none */
     uint32_t experts, top_k;            /* of those layers */
     uint64_t *counts;                   /* [layers, experts] */
@@ -262,12 +273,13 @@ static int make_staging(moe_forward_t *f, staging_t *s, moe_error_t *error)
 }
 
 
-static moe_exchange_options_t exchange_options(const moe_forward_t *f)
+/* Of an exchange for steps of `batch_rows` rows. */
+static moe_exchange_options_t exchange_options(const moe_forward_t *f, uint32_t batch_rows)
 {
     return (moe_exchange_options_t) {
         .device = f->device, .world = &f->options.world, .experts = f->experts,
         .top_k = f->top_k, .hidden = f->model->hidden, .slots = f->placement->shape.slots,
-        .rows = moe_block_rows(&f->options.world, f->options.batch_rows),
+        .rows = moe_block_rows(&f->options.world, batch_rows), .payload = f->options.exchange,
     };
 }
 
@@ -275,22 +287,21 @@ static moe_exchange_options_t exchange_options(const moe_forward_t *f)
 /* Memory for the experts; the blocks of all layers share it. */
 static int make_moe(moe_forward_t *f, moe_error_t *error)
 {
-    moe_block_memory_t *memory = &f->block_memory;
     moe_exchange_options_t options;
-    size_t entries;
 
     if (f->placement == NULL) {
         return 0;
     }
-    options = exchange_options(f);
-    entries = (size_t) options.rows * f->top_k;
-    memory->scratch = f->ffn_scratch;
-    return moe_exchange_create(&memory->exchange, &options, error) != 0
-                   || (memory->ids = allocate(f, entries, sizeof(uint32_t), error)) == NULL
-                   || (memory->weights = allocate(f, entries, sizeof(float), error)) == NULL
-                   || (memory->shared = allocate(f, (size_t) options.rows * options.hidden,
-                                                 sizeof(float), error)) == NULL
-               ? -1 : 0;
+    options = exchange_options(f, f->options.batch_rows);
+    if (moe_block_batch_create(&f->blocks[0], &options, f->ffn_scratch, error) != 0) {
+        return -1;
+    }
+    f->cuts_steps = f->options.overlap == MOE_OVERLAP_TWO_BATCH && f->options.world.all != NULL;
+    if (!f->cuts_steps) {
+        return 0;
+    }
+    options = exchange_options(f, f->options.batch_rows / 2);
+    return moe_block_batch_create(&f->blocks[1], &options, f->ffn_scratch, error);
 }
 
 
@@ -304,7 +315,7 @@ static int make_scratch(moe_forward_t *f, moe_error_t *error)
     size_t mixer = 0, ffn = 0;
 
     if (f->placement) {
-        exchange = exchange_options(f);
+        exchange = exchange_options(f, f->options.batch_rows);
     }
     for (uint32_t i = 0; i < f->model->n_layers; i++) {
         const layer_t *layer = &f->layers[i];
@@ -388,7 +399,8 @@ void moe_forward_free(moe_forward_t *f)
     }
     moe_pool_free(f->pool);
     moe_placement_free(f->placement);
-    moe_exchange_free(&f->block_memory.exchange);
+    moe_block_batch_free(&f->blocks[0]);
+    moe_block_batch_free(&f->blocks[1]);
     free(f->layers);
     free(f->words);
     free(f);
@@ -493,13 +505,17 @@ static void norm(moe_forward_t *f, const float *x, const float *weight, uint32_t
 }
 
 
-/* Begins a step of `n` rows together with the other ranks. */
-static int begin_step(moe_forward_t *f, uint32_t n, moe_error_t *error)
+/* Begins a step of `n` rows together with the other ranks, which say into how many micro-batches
+ * all cut it. */
+static int begin_step(moe_forward_t *f, uint32_t n, uint32_t *micro_batches, moe_error_t *error)
 {
-    const moe_step_word_t word = { .rows = n };
+    const moe_step_word_t word = {
+        .rows = n, .micro_batches = f->cuts_steps && n >= 2 * MIN_HALF ? 2 : 1
+    };
     moe_comm_t *all = f->options.world.all, *group = f->options.world.group;
 
     f->steps++;
+    *micro_batches = 1;
     if (all == NULL) {
         return 0;
     }
@@ -507,31 +523,177 @@ static int begin_step(moe_forward_t *f, uint32_t n, moe_error_t *error)
     if (group) {
         group->step = f->steps;
     }
-    return moe_step_agree(all, &word, f->words, error);
+    if (moe_step_agree(all, &word, f->words, error) != 0) {
+        return -1;
+    }
+    for (uint32_t r = 0; r < all->ranks; r++) {
+        if (f->words[r].micro_batches > 1) {
+            *micro_batches = 2;
+        }
+    }
+    return 0;
+}
+
+
+/* Rows [first, first + n) of a step. */
+static micro_batch_t take_rows(moe_forward_t *f, const moe_rows_t *rows, uint32_t first, uint32_t n,
+                               moe_block_batch_t *block)
+{
+    const size_t floats = (size_t) first * f->model->hidden;
+
+    return (micro_batch_t) {
+        .rows = {
+            n, rows->tokens + first, rows->positions + first, rows->sequences + first,
+            rows->tables, rows->table_stride
+        },
+        .hidden = f->hidden + floats, .normed = f->normed + floats, .mixed = f->mixed + floats,
+        .block = block,
+    };
+}
+
+
+/* x += mixer(norm(x)), and the norm for what follows. */
+static void mix(moe_forward_t *f, const layer_t *layer, const micro_batch_t *m)
+{
+    const uint32_t n = m->rows.n;
+
+    norm(f, m->hidden, layer->input_norm, n, m->normed);
+    layer->mixer->run(layer->mixer_state, &m->rows, &layer->cache, m->normed, m->mixed,
+                      f->mixer_scratch);
+    f->ops->add(f->device, m->mixed, n, f->model->hidden, m->hidden);
+    norm(f, m->hidden, layer->post_norm, n, m->normed);
+}
+
+
+static void add_mixed(moe_forward_t *f, const micro_batch_t *m)
+{
+    f->ops->add(f->device, m->mixed, m->rows.n, f->model->hidden, m->hidden);
+}
+
+
+/* x += dense(norm(x)) */
+static void run_dense(moe_forward_t *f, const layer_t *layer, const micro_batch_t *m)
+{
+    moe_experts_run(&layer->dense, m->normed, m->rows.n, NULL, f->ffn_scratch, m->mixed);
+    add_mixed(f, m);
 }
 
 
 /* x += mixer(norm(x)); x += ffn(norm(x)) */
-static int run_layer(moe_forward_t *f, const layer_t *layer, const moe_rows_t *rows,
+static int run_layer(moe_forward_t *f, const layer_t *layer, const micro_batch_t *m,
                      moe_error_t *error)
 {
-    const uint32_t n = rows->n, hidden = f->model->hidden;
+    mix(f, layer, m);
+    if (!layer->is_moe) {
+        run_dense(f, layer, m);
+        return 0;
+    }
+    if (moe_block_run(&layer->moe, m->block, f->options.overlap, m->normed, m->rows.n, m->mixed,
+                      error) != 0)
+    {
+        return -1;
+    }
+    add_mixed(f, m);
+    return 0;
+}
 
-    norm(f, f->hidden, layer->input_norm, n, f->normed);
-    layer->mixer->run(layer->mixer_state, rows, &layer->cache, f->normed, f->mixed,
-                      f->mixer_scratch);
-    f->ops->add(f->device, f->mixed, n, hidden, f->hidden);
 
-    norm(f, f->hidden, layer->post_norm, n, f->normed);
-    if (layer->is_moe) {
-        if (moe_block_run(&layer->moe, &f->block_memory, f->normed, n, f->mixed, error) != 0) {
+static int run_layers(moe_forward_t *f, const moe_rows_t *rows, moe_error_t *error)
+{
+    const micro_batch_t all = take_rows(f, rows, 0, rows->n, &f->blocks[0]);
+
+    for (uint32_t i = 0; i < f->model->n_layers; i++) {
+        if (run_layer(f, &f->layers[i], &all, error) != 0) {
             return -1;
         }
-    } else {
-        moe_experts_run(&layer->dense, f->normed, n, NULL, f->ffn_scratch, f->mixed);
     }
-    f->ops->add(f->device, f->mixed, n, hidden, f->hidden);
     return 0;
+}
+
+
+static int send_half(const layer_t *layer, const micro_batch_t *m, moe_error_t *error)
+{
+    return moe_block_send(&layer->moe, m->block, m->normed, m->rows.n, error);
+}
+
+
+static void compute_half(const layer_t *layer, const micro_batch_t *m)
+{
+    moe_block_shared(&layer->moe, m->block);
+    moe_block_experts(&layer->moe, m->block);
+}
+
+
+static int return_half(const layer_t *layer, micro_batch_t *m, moe_error_t *error)
+{
+    m->under_way = layer;
+    return moe_block_return_send(&layer->moe, m->block, error);
+}
+
+
+/* Ends the layer whose results travel. */
+static int end_half(moe_forward_t *f, micro_batch_t *m, moe_error_t *error)
+{
+    const layer_t *layer = m->under_way;
+
+    if (layer == NULL) {
+        return 0;
+    }
+    m->under_way = NULL;
+    if (moe_block_return_recv(&layer->moe, m->block, m->mixed, error) != 0) {
+        return -1;
+    }
+    add_mixed(f, m);
+    return 0;
+}
+
+
+/* As run_layer, for both halves: one of them computes while the other's rows travel.  The results
+ * of `b` still do at the start and the end.  Attention takes `a` first: rows of one sequence, of
+ * which the later may be in `b`. */
+static int run_halves(moe_forward_t *f, const layer_t *layer, micro_batch_t *a, micro_batch_t *b,
+                      moe_error_t *error)
+{
+    mix(f, layer, a);
+    if (end_half(f, b, error) != 0) {
+        return -1;
+    }
+    if (!layer->is_moe) {
+        run_dense(f, layer, a);
+        mix(f, layer, b);
+        run_dense(f, layer, b);
+        return 0;
+    }
+    if (send_half(layer, a, error) != 0) {
+        return -1;
+    }
+    mix(f, layer, b);
+    if (moe_block_recv(&layer->moe, a->block, error) != 0 || send_half(layer, b, error) != 0) {
+        return -1;
+    }
+    compute_half(layer, a);
+    if (moe_block_recv(&layer->moe, b->block, error) != 0 || return_half(layer, a, error) != 0) {
+        return -1;
+    }
+    compute_half(layer, b);
+    return end_half(f, a, error) != 0 || return_half(layer, b, error) != 0 ? -1 : 0;
+}
+
+
+static int run_layers_in_halves(moe_forward_t *f, const moe_rows_t *rows, moe_error_t *error)
+{
+    const uint32_t parts = f->options.world.parts, n = rows->n;
+    const uint32_t half = (n + 1) / 2, up = (half + parts - 1) / parts * parts;
+    const uint32_t first = up < n ? up : n;                     /* the shares of `a` are equal */
+    micro_batch_t a = take_rows(f, rows, 0, first, &f->blocks[0]);
+    micro_batch_t b = take_rows(f, rows, first, n - first, &f->blocks[1]);
+
+    for (uint32_t i = 0; i < f->model->n_layers; i++) {
+        if (run_halves(f, &f->layers[i], &a, &b, error) != 0) {
+            return -1;
+        }
+    }
+    return end_half(f, &b, error);
 }
 
 
@@ -540,17 +702,15 @@ const float *moe_forward_step(moe_forward_t *f, const moe_batch_t *batch, moe_er
     const uint32_t hidden = f->model->hidden, vocabulary = f->model->vocabulary;
     const moe_linear_t head = {f->head, f->picked, hidden, 0, f->logits, vocabulary, 0};
     moe_rows_t rows;
-    uint32_t n_outputs = stage_batch(f, batch, &rows);
+    uint32_t n_outputs = stage_batch(f, batch, &rows), micro_batches;
 
-    if (begin_step(f, rows.n, error) != 0) {
+    if (begin_step(f, rows.n, &micro_batches, error) != 0) {
         return NULL;
     }
     copy_blocks(f, batch);
     f->ops->embed(f->device, f->embedding, &rows, f->hidden);
-    for (uint32_t i = 0; i < f->model->n_layers; i++) {
-        if (run_layer(f, &f->layers[i], &rows, error) != 0) {
-            return NULL;
-        }
+    if ((micro_batches > 1 ? run_layers_in_halves : run_layers)(f, &rows, error) != 0) {
+        return NULL;
     }
     f->ops->gather(f->device, f->hidden, f->rows.outputs, n_outputs, hidden, f->picked);
     norm(f, f->picked, f->final_norm, n_outputs, f->picked);
@@ -570,4 +730,16 @@ const uint64_t *moe_forward_expert_load(const moe_forward_t *f)
 uint32_t moe_forward_experts(const moe_forward_t *f)
 {
     return f->experts;
+}
+
+
+moe_exchange_bytes_t moe_forward_exchanged(const moe_forward_t *f)
+{
+    const moe_exchange_bytes_t *a = &f->blocks[0].exchange.bytes, *b = &f->blocks[1].exchange.bytes;
+
+    return (moe_exchange_bytes_t) {
+        .dispatch_rows = a->dispatch_rows + b->dispatch_rows,
+        .dispatch_lists = a->dispatch_lists + b->dispatch_lists,
+        .return_rows = a->return_rows + b->return_rows,
+    };
 }

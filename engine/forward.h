@@ -17,6 +17,8 @@
 #include "engine/comm/world.h"
 #include "engine/core/threads.h"
 #include "engine/model/model.h"
+#include "engine/moe/exchange.h"
+#include "engine/moe/settings.h"
 #include "kernels/kv.h"
 
 #define MOE_BLOCK_TOKENS 16u
@@ -28,6 +30,8 @@ typedef struct {
     unsigned threads;           /* >= 1 */
     uint64_t cache_bytes;       /* memory for cache blocks; at least one block is made */
     moe_kv_type_t kv_type;      /* of their rows */
+    moe_payload_t exchange;     /* how rows travel to experts; equal on all ranks, as the next */
+    moe_overlap_t overlap;
     uint32_t context;           /* longest sequence: sizes scratch memory; <= the model's context */
     uint32_t batch_rows;        /* most rows of a step */
     uint32_t batch_sequences;   /* most sequences of a step */
@@ -84,5 +88,8 @@ const float *moe_forward_step(moe_forward_t *forward, const moe_batch_t *batch,
  * experts = moe_forward_experts.  For statistics. */
 const uint64_t *moe_forward_expert_load(const moe_forward_t *forward);
 uint32_t moe_forward_experts(const moe_forward_t *forward);
+
+/* What this rank has sent to others since creation.  For statistics. */
+moe_exchange_bytes_t moe_forward_exchanged(const moe_forward_t *forward);
 
 #endif

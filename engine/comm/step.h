@@ -10,6 +10,7 @@
 
 typedef struct {
     uint32_t rows;              /* of its sequences */
+    uint32_t micro_batches;     /* that it wants to cut its rows into: all cut into the most */
     uint32_t placement;         /* version by which it sends to experts; equal on all ranks */
 } moe_step_word_t;
 

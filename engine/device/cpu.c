@@ -331,6 +331,7 @@ static void cpu_copy_rows(moe_device_t *device, const moe_kv_t *cache, uint32_t 
 
 
 typedef struct {
+    const moe_kernels_t *kernels;
     const moe_conversion_t *conversion;
     size_t from_bytes, to_bytes;        /* of a row */
 } convert_job_t;
@@ -346,7 +347,13 @@ static void convert_rows(void *context, size_t first, size_t last, unsigned thre
                            + (c->from_index ? c->from_index[i] : i) * j->from_bytes;
         void *to = (char *) c->to + (c->to_index ? c->to_index[i] : i) * j->to_bytes;
 
-        memcpy(to, from, j->to_bytes);
+        if (c->from_type == c->to_type) {
+            memcpy(to, from, j->to_bytes);
+        } else if (c->from_type == MOE_PAYLOAD_F32) {
+            j->kernels->encode_row(c->to_type, from, c->size, to);
+        } else {
+            j->kernels->decode_row(c->from_type, from, c->size, to);
+        }
     }
 }
 
@@ -355,7 +362,7 @@ static void cpu_convert(moe_device_t *device, const moe_conversion_t *conversion
                         const uint32_t *count)
 {
     convert_job_t job = {
-        .conversion = conversion,
+        .kernels = cpu(device)->kernels, .conversion = conversion,
         .from_bytes = moe_payload_row_bytes(conversion->from_type, conversion->size),
         .to_bytes = moe_payload_row_bytes(conversion->to_type, conversion->size),
     };

@@ -102,6 +102,32 @@ uint32_t moe_block_rows(const moe_world_t *world, uint32_t batch_rows)
 }
 
 
+int moe_block_batch_create(moe_block_batch_t *batch, const moe_exchange_options_t *options,
+                           float *scratch, moe_error_t *error)
+{
+    moe_device_t *device = options->device;
+    const moe_device_ops_t *ops = device->ops;
+    const size_t entries = (size_t) options->rows * options->top_k;
+    const size_t floats = (size_t) options->rows * options->hidden;
+
+    *batch = (moe_block_batch_t) {.scratch = scratch};
+    return moe_exchange_create(&batch->exchange, options, error) != 0
+                   || (batch->ids = ops->allocate(device, entries * sizeof(uint32_t), error))
+                          == NULL
+                   || (batch->weights = ops->allocate(device, entries * sizeof(float), error))
+                          == NULL
+                   || (batch->shared = ops->allocate(device, floats * sizeof(float), error))
+                          == NULL
+               ? -1 : 0;
+}
+
+
+void moe_block_batch_free(moe_block_batch_t *batch)
+{
+    moe_exchange_free(&batch->exchange);
+}
+
+
 size_t moe_block_scratch(const moe_block_state_t *self, const moe_exchange_options_t *options)
 {
     const size_t routed = moe_experts_scratch(&self->experts, moe_exchange_capacity(options));
@@ -111,49 +137,94 @@ size_t moe_block_scratch(const moe_block_state_t *self, const moe_exchange_optio
 }
 
 
-/* y = block(x) for n rows of this rank alone. */
-static int run_rows(const moe_block_state_t *self, moe_block_memory_t *memory, const float *x,
-                    uint32_t n, float *y, moe_error_t *error)
+/* This rank's share of n rows. */
+static void take_share(const moe_block_state_t *self, moe_block_batch_t *batch, const float *x,
+                       uint32_t n)
 {
-    moe_exchange_t *exchange = &memory->exchange;
-    const float *shared = NULL;
+    const uint32_t share = moe_block_rows(self->world, n);
+    const uint32_t first = self->world->part * share, rest = first < n ? n - first : 0;
 
-    moe_router_run(&self->router, x, n, memory->ids, memory->weights);
-    if (moe_exchange_dispatch_send(exchange, &self->map, x, memory->ids, n, error) != 0) {
-        return -1;
-    }
-    if (self->shared.width > 0) {
-        moe_experts_run(&self->shared, x, n, NULL, memory->scratch, memory->shared);
-        shared = memory->shared;
-    }
-    if (moe_exchange_dispatch_recv(exchange, error) != 0) {
-        return -1;
-    }
-    moe_experts_run(&self->experts, exchange->rows, exchange->capacity,
-                    exchange->dispatch.slot_offsets, memory->scratch, exchange->rows);
-    if (moe_exchange_return_send(exchange, error) != 0
-        || moe_exchange_return_recv(exchange, error) != 0)
-    {
-        return -1;
-    }
-    moe_combine_run(exchange, memory->weights, shared, n, y);
-    return 0;
+    batch->share = share;
+    batch->first = first;
+    batch->rows = rest < share ? rest : share;
+    batch->x = x + (size_t) (n - rest) * batch->exchange.options.hidden;
 }
 
 
-int moe_block_run(const moe_block_state_t *self, moe_block_memory_t *memory, const float *x,
-                  uint32_t n, float *y, moe_error_t *error)
+int moe_block_send(const moe_block_state_t *self, moe_block_batch_t *batch, const float *x,
+                   uint32_t n, moe_error_t *error)
+{
+    take_share(self, batch, x, n);
+    moe_router_run(&self->router, batch->x, batch->rows, batch->ids, batch->weights);
+    return moe_exchange_dispatch_send(&batch->exchange, &self->map, batch->x, batch->ids,
+                                      batch->rows, error);
+}
+
+
+int moe_block_recv(const moe_block_state_t *self, moe_block_batch_t *batch, moe_error_t *error)
+{
+    return moe_exchange_dispatch_recv(&batch->exchange, error);
+}
+
+
+void moe_block_shared(const moe_block_state_t *self, moe_block_batch_t *batch)
+{
+    if (self->shared.width > 0) {
+        moe_experts_run(&self->shared, batch->x, batch->rows, NULL, batch->scratch,
+                        batch->shared);
+    }
+}
+
+
+void moe_block_experts(const moe_block_state_t *self, moe_block_batch_t *batch)
+{
+    const moe_exchange_t *exchange = &batch->exchange;
+
+    moe_experts_run(&self->experts, exchange->rows, exchange->capacity,
+                    exchange->dispatch.slot_offsets, batch->scratch, exchange->rows);
+}
+
+
+int moe_block_return_send(const moe_block_state_t *self, moe_block_batch_t *batch,
+                          moe_error_t *error)
+{
+    return moe_exchange_return_send(&batch->exchange, error);
+}
+
+
+int moe_block_return_recv(const moe_block_state_t *self, moe_block_batch_t *batch, float *y,
+                          moe_error_t *error)
 {
     moe_comm_t *group = self->world->group;
-    const size_t hidden = memory->exchange.options.hidden;
-    const uint32_t share = moe_block_rows(self->world, n);
-    const uint32_t before = self->world->part * share, first = before < n ? before : n;
-    const uint32_t rest = n - first, own = rest < share ? rest : share;
+    const size_t hidden = batch->exchange.options.hidden;
+    float *own = y + batch->first * hidden;
 
-    if (run_rows(self, memory, x + first * hidden, own, y + before * hidden, error) != 0) {
+    if (moe_exchange_return_recv(&batch->exchange, error) != 0) {
         return -1;
     }
-    return group == NULL ? 0
-                         : group->ops->allgather(group, y + before * hidden,
-                                                 share * hidden * sizeof(float), y, error);
+    moe_combine_run(&batch->exchange, batch->weights,
+                    self->shared.width > 0 ? batch->shared : NULL, batch->rows, own);
+    return group == NULL ? 0 : group->ops->allgather(group, own, batch->share * hidden
+                                                                     * sizeof(float), y, error);
+}
+
+
+int moe_block_run(const moe_block_state_t *self, moe_block_batch_t *batch, moe_overlap_t overlap,
+                  const float *x, uint32_t n, float *y, moe_error_t *error)
+{
+    if (moe_block_send(self, batch, x, n, error) != 0) {
+        return -1;
+    }
+    if (overlap != MOE_OVERLAP_OFF) {
+        moe_block_shared(self, batch);
+    }
+    if (moe_block_recv(self, batch, error) != 0) {
+        return -1;
+    }
+    if (overlap == MOE_OVERLAP_OFF) {
+        moe_block_shared(self, batch);
+    }
+    moe_block_experts(self, batch);
+    return moe_block_return_send(self, batch, error) != 0
+           || moe_block_return_recv(self, batch, y, error) != 0 ? -1 : 0;
 }

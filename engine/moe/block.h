@@ -13,15 +13,20 @@
 #include "engine/moe/experts.h"
 #include "engine/moe/placement.h"
 #include "engine/moe/router.h"
+#include "engine/moe/settings.h"
 
-/* Memory that all blocks of a model use in turn. */
+/* One batch on its way through a block; all blocks of a model use it in turn. */
 typedef struct {
+    moe_exchange_t exchange;
     uint32_t *ids;                  /* [moe_block_rows, top_k] */
     float *weights;                 /* [moe_block_rows, top_k] */
     float *shared;                  /* [moe_block_rows, hidden] */
-    float *scratch;                 /* of the experts */
-    moe_exchange_t exchange;
-} moe_block_memory_t;
+    float *scratch;                 /* of the experts; not owned: nothing is in it between verbs */
+
+    const float *x;                 /* [rows, hidden]: this rank's share */
+    uint32_t first, rows;
+    uint32_t share;                 /* of each rank of the group, rounded up */
+} moe_block_batch_t;
 
 typedef struct {
     moe_device_t *device;
@@ -48,15 +53,37 @@ int moe_block_create(moe_block_state_t *self, const moe_block_t *block, moe_load
 void moe_block_place(const moe_block_state_t *self, const moe_placement_shape_t *shape,
                      const moe_placement_map_t *map);
 
-/* Rows of a group of `parts` ranks that are each one's share. */
+/* Rows of a group of `parts` ranks that are each one's share, rounded up. */
 uint32_t moe_block_rows(const moe_world_t *world, uint32_t batch_rows);
 
-/* Floats of moe_block_memory_t.scratch, when the exchange is made with these options. */
+/* Memory for batches of options->rows rows a rank.  0, or -1 with MOE_LIMIT; freed in either case. */
+int moe_block_batch_create(moe_block_batch_t *batch, const moe_exchange_options_t *options,
+                           float *scratch, moe_error_t *error);
+void moe_block_batch_free(moe_block_batch_t *batch);
+
+/* Floats of scratch memory, when the exchange is made with these options. */
 size_t moe_block_scratch(const moe_block_state_t *self, const moe_exchange_options_t *options);
 
-/* y = block(x), [n, hidden] both; y is not x and has room for n rounded up to a multiple of the
- * group's parts.  -1 with MOE_UNAVAILABLE when another rank is lost. */
-int moe_block_run(const moe_block_state_t *self, moe_block_memory_t *memory, const float *x,
-                  uint32_t n, float *y, moe_error_t *error);
+/*
+ * The steps of a block, in this order, for y = block(x), [n, hidden] both.  x stays until recv has
+ * returned; y has room for n rounded up to a multiple of the group's parts.  A rank has one batch
+ * under way between send and recv, and one between return_send and return_recv, but not both: the
+ * other one may compute meanwhile.  -1 with MOE_UNAVAILABLE when another rank is lost.
+ */
+int moe_block_send(const moe_block_state_t *self, moe_block_batch_t *batch, const float *x,
+                   uint32_t n, moe_error_t *error);
+int moe_block_recv(const moe_block_state_t *self, moe_block_batch_t *batch, moe_error_t *error);
+void moe_block_experts(const moe_block_state_t *self, moe_block_batch_t *batch);
+int moe_block_return_send(const moe_block_state_t *self, moe_block_batch_t *batch,
+                          moe_error_t *error);
+int moe_block_return_recv(const moe_block_state_t *self, moe_block_batch_t *batch, float *y,
+                          moe_error_t *error);
+
+/* The shared expert: any time between send and return_recv. */
+void moe_block_shared(const moe_block_state_t *self, moe_block_batch_t *batch);
+
+/* All of it at once. */
+int moe_block_run(const moe_block_state_t *self, moe_block_batch_t *batch, moe_overlap_t overlap,
+                  const float *x, uint32_t n, float *y, moe_error_t *error);
 
 #endif

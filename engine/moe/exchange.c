@@ -4,6 +4,13 @@
 
 #define ALIGNMENT 64u
 
+static const moe_payload_t return_payloads[] = {
+    [MOE_PAYLOAD_F32] = MOE_PAYLOAD_F32,
+    [MOE_PAYLOAD_BF16] = MOE_PAYLOAD_BF16,
+    [MOE_PAYLOAD_INT8] = MOE_PAYLOAD_INT8,
+    [MOE_PAYLOAD_FP8] = MOE_PAYLOAD_BF16
+};
+
 
 /* Entries of one part: a rank has no two slots of one expert. */
 static size_t part_entries(const moe_exchange_options_t *o)
@@ -58,43 +65,62 @@ static int allocate_plan(moe_exchange_t *self, moe_error_t *error)
 static int allocate_rows(moe_exchange_t *self, moe_error_t *error)
 {
     moe_dispatch_t *d = &self->dispatch;
-    const uint32_t hidden = self->options.hidden, others = d->ranks - 1;
-    const size_t results = others > 0 ? (size_t) d->rows * d->top_k : 0;
+    const int is_rounded = self->payload != MOE_PAYLOAD_F32, is_alone = d->ranks == 1;
+    const size_t results = (size_t) d->rows * d->top_k;
 
-    self->rows = allocate(self, self->capacity + results, hidden * sizeof(float), error);
+    self->rows = allocate(self, self->capacity + (is_alone ? 0 : results),
+                          self->options.hidden * sizeof(float), error);
     d->send = self->rows ? allocate(self, d->ranks, d->part_bytes, error) : NULL;
-    if (d->send == NULL || others == 0) {
-        return d->send ? 0 : -1;
-    }
-    d->receive = allocate(self, d->ranks, d->part_bytes, error);
-    self->returns = d->receive ? allocate(self, d->ranks, self->return_bytes, error) : NULL;
-    return self->returns ? 0 : -1;
+    return d->send == NULL
+                   || (is_rounded && (self->encoded = allocate(self, d->rows, self->row_bytes,
+                                                               error)) == NULL)
+                   || ((is_rounded || !is_alone)
+                       && (self->returns = allocate(self, d->ranks, self->return_bytes,
+                                                    error)) == NULL)
+                   || (is_rounded && !is_alone
+                       && (self->returned = allocate(self, results, self->return_row_bytes,
+                                                     error)) == NULL)
+                   || (!is_alone && (d->receive = allocate(self, d->ranks, d->part_bytes,
+                                                           error)) == NULL)
+               ? -1 : 0;
+}
+
+
+static void set_sizes(moe_exchange_t *self)
+{
+    const moe_exchange_options_t *o = &self->options;
+    const uint32_t ranks = rank_count(o->world);
+    const size_t entries = part_entries(o);
+    size_t part_bytes;
+
+    self->payload = o->payload;
+    self->return_payload = return_payloads[o->payload];
+    self->row_bytes = moe_payload_row_bytes(self->payload, o->hidden);
+    self->return_row_bytes = moe_payload_row_bytes(self->return_payload, o->hidden);
+    self->return_bytes = entries * self->return_row_bytes;
+    self->capacity = (uint32_t) moe_exchange_capacity(o);
+    part_bytes = moe_part_head(entries) + (ranks > 1 ? o->rows * self->row_bytes : 0);
+    self->dispatch = (moe_dispatch_t) {
+        .rank = o->world->rank, .ranks = ranks, .slots = o->slots, .experts = o->experts,
+        .top_k = o->top_k, .rows = o->rows, .entries = (uint32_t) entries,
+        .part_bytes = (part_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT,
+        .first_result = self->capacity,
+    };
 }
 
 
 int moe_exchange_create(moe_exchange_t *self, const moe_exchange_options_t *options,
                         moe_error_t *error)
 {
-    const size_t capacity = moe_exchange_capacity(options), entries = part_entries(options);
-    const size_t row_bytes = moe_payload_row_bytes(MOE_PAYLOAD_F32, options->hidden);
     const uint32_t ranks = rank_count(options->world);
-    size_t part_bytes = moe_part_head(entries) + (ranks > 1 ? options->rows * row_bytes : 0);
 
     *self = (moe_exchange_t) {.options = *options};
-    if (capacity + (size_t) options->rows * options->top_k > UINT32_MAX
+    if (moe_exchange_capacity(options) + (size_t) options->rows * options->top_k > UINT32_MAX
         || options->rows > MOE_ENTRY_ROWS || options->slots > MOE_ENTRY_SLOTS)
     {
         return moe_fail(error, MOE_LIMIT, "%u rows of each of %u ranks to %u experts each: too "
                         "many", options->rows, ranks, options->top_k);
     }
-    part_bytes = (part_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    self->capacity = (uint32_t) capacity;
-    self->return_bytes = entries * row_bytes;
-    self->dispatch = (moe_dispatch_t) {
-        .rank = options->world->rank, .ranks = ranks, .slots = options->slots,
-        .experts = options->experts, .top_k = options->top_k, .rows = options->rows,
-        .entries = (uint32_t) entries, .part_bytes = part_bytes, .first_result = self->capacity,
-    };
     self->sizes = calloc((size_t) ranks * 5, sizeof(size_t));
     if (self->sizes == NULL) {
         return moe_fail(error, MOE_LIMIT, "out of memory for %u ranks", ranks);
@@ -103,6 +129,7 @@ int moe_exchange_create(moe_exchange_t *self, const moe_exchange_options_t *opti
     self->offsets = self->rooms + ranks;
     self->result_rooms = self->offsets + ranks;
     self->result_offsets = self->result_rooms + ranks;
+    set_sizes(self);
     return allocate_plan(self, error) != 0 || allocate_rows(self, error) != 0 ? -1 : 0;
 }
 
@@ -142,11 +169,10 @@ static size_t fill_part(moe_exchange_t *self, uint32_t rank)
     const moe_dispatch_t *d = &self->dispatch;
     moe_part_t *part = part_of(d, d->send, rank);
     const size_t list = moe_part_head(read_part(self, part)->entries);
-    const size_t rows = read_part(self, part)->rows
-                        * moe_payload_row_bytes(MOE_PAYLOAD_F32, self->options.hidden);
+    const size_t rows = read_part(self, part)->rows * self->row_bytes;
     const moe_conversion_t copy = {
-        .size = self->options.hidden, .from = self->local,
-        .from_index = d->sent + (size_t) rank * d->rows, .to = (char *) part + list,
+        .from_type = self->payload, .to_type = self->payload, .size = self->options.hidden,
+        .from = self->local, .from_index = d->sent + (size_t) rank * d->rows, .to = (char *) part + list,
     };
 
     convert(self, &copy, d->rows, &part->rows);
@@ -168,8 +194,17 @@ int moe_exchange_dispatch_send(moe_exchange_t *self, const moe_exchange_map_t *m
     d->replicas = map->replicas;
     d->replica_offsets = map->offsets;
     d->counts = map->counts;
-    self->local = x;
     device->ops->plan_dispatch(device, d, ids, n);
+    self->local = x;
+    if (self->encoded) {
+        const moe_conversion_t encode = {
+            .from_type = MOE_PAYLOAD_F32, .to_type = self->payload, .size = self->options.hidden,
+            .from = x, .to = self->encoded,
+        };
+
+        convert(self, &encode, n, NULL);
+        self->local = self->encoded;
+    }
     if (all == NULL) {
         return 0;
     }
@@ -198,7 +233,6 @@ static int check_part(const moe_exchange_t *self, uint32_t rank, moe_error_t *er
 {
     const moe_dispatch_t *d = &self->dispatch;
     const size_t size = self->rooms[rank];
-    const size_t row_bytes = moe_payload_row_bytes(MOE_PAYLOAD_F32, self->options.hidden);
     moe_device_t *device = self->options.device;
     const moe_part_t *part;
 
@@ -207,7 +241,7 @@ static int check_part(const moe_exchange_t *self, uint32_t rank, moe_error_t *er
     }
     part = device->ops->read(device, part_of(d, d->receive, rank), size);
     if (part->entries > d->entries || part->rows > d->rows
-        || size != moe_part_head(part->entries) + part->rows * row_bytes)
+        || size != moe_part_head(part->entries) + part->rows * self->row_bytes)
     {
         return refuse(self, "rows", rank, error);
     }
@@ -253,7 +287,7 @@ int moe_exchange_dispatch_recv(moe_exchange_t *self, moe_error_t *error)
         const moe_part_t *part = part_of(d, is_own ? d->send : d->receive, r);
         const size_t first = (size_t) r * d->entries;
         const moe_conversion_t place = {
-            .size = self->options.hidden,
+            .from_type = self->payload, .to_type = MOE_PAYLOAD_F32, .size = self->options.hidden,
             .from = is_own ? self->local
                            : (const char *) part + moe_part_head(read_part(self, part)->entries),
             .from_index = d->arrived_rows + first,
@@ -266,36 +300,81 @@ int moe_exchange_dispatch_recv(moe_exchange_t *self, moe_error_t *error)
 }
 
 
-/* Gathers the results that another rank waits for; returns their size. */
-static size_t fill_return(moe_exchange_t *self, uint32_t rank)
+/* Gathers the results for a rank. */
+static void gather_results(moe_exchange_t *self, uint32_t rank, const moe_part_t *part)
 {
     const moe_dispatch_t *d = &self->dispatch;
-    const moe_part_t *part = part_of(d, d->receive, rank);
-    const size_t row_bytes = moe_payload_row_bytes(MOE_PAYLOAD_F32, self->options.hidden);
-    const size_t size = read_part(self, part)->entries * row_bytes;
     const moe_conversion_t gather = {
+        .from_type = MOE_PAYLOAD_F32, .to_type = self->return_payload,
         .size = self->options.hidden, .from = self->rows,
         .from_index = d->arrived_places + (size_t) rank * d->entries,
         .to = self->returns + rank * self->return_bytes,
     };
 
     convert(self, &gather, d->entries, &part->entries);
+}
+
+
+/* Rounds the results that stay at home as those that travel. */
+static void round_own_results(moe_exchange_t *self)
+{
+    const moe_dispatch_t *d = &self->dispatch;
+    const moe_part_t *part = part_of(d, d->send, d->rank);
+    const moe_conversion_t back = {
+        .from_type = self->return_payload, .to_type = MOE_PAYLOAD_F32,
+        .size = self->options.hidden, .from = self->returns + d->rank * self->return_bytes,
+        .to = self->rows, .to_index = d->arrived_places + (size_t) d->rank * d->entries,
+    };
+
+    gather_results(self, d->rank, part);
+    convert(self, &back, d->entries, &part->entries);
+}
+
+
+/* Returns the size of the part. */
+static size_t fill_return(moe_exchange_t *self, uint32_t rank)
+{
+    const moe_dispatch_t *d = &self->dispatch;
+    const moe_part_t *part = part_of(d, d->receive, rank);
+    const size_t size = read_part(self, part)->entries * self->return_row_bytes;
+
+    gather_results(self, rank, part);
     self->bytes.return_rows += size;
     return size;
 }
 
 
+/* Where the results of the other ranks begin, and end: [ranks + 1], for the host. */
+static const uint32_t *read_result_offsets(const moe_exchange_t *self)
+{
+    const moe_dispatch_t *d = &self->dispatch;
+    moe_device_t *device = self->options.device;
+
+    return device->ops->read(device, d->result_offsets, (d->ranks + 1u) * sizeof(uint32_t));
+}
+
+
+/* Results of the other ranks, as floats. */
+static float *other_results(const moe_exchange_t *self)
+{
+    return self->rows + (size_t) self->dispatch.first_result * self->options.hidden;
+}
+
+
 int moe_exchange_return_send(moe_exchange_t *self, moe_error_t *error)
 {
-    moe_device_t *device = self->options.device;
     moe_comm_t *all = self->options.world->all;
     const moe_dispatch_t *d = &self->dispatch;
-    const size_t row_bytes = moe_payload_row_bytes(MOE_PAYLOAD_F32, self->options.hidden);
-    float *results = self->rows + (size_t) d->first_result * self->options.hidden;
     const moe_comm_parts_t send = {self->returns, self->sizes, self->offsets};
-    const moe_comm_parts_t receive = {results, self->result_rooms, self->result_offsets};
+    const moe_comm_parts_t receive = {
+        self->returned ? (void *) self->returned : other_results(self), self->result_rooms,
+        self->result_offsets
+    };
     const uint32_t *firsts;
 
+    if (self->return_payload != MOE_PAYLOAD_F32) {
+        round_own_results(self);
+    }
     if (all == NULL) {
         return 0;
     }
@@ -303,10 +382,10 @@ int moe_exchange_return_send(moe_exchange_t *self, moe_error_t *error)
         self->sizes[r] = r != d->rank ? fill_return(self, r) : 0;
         self->offsets[r] = r * self->return_bytes;
     }
-    firsts = device->ops->read(device, d->result_offsets, (d->ranks + 1u) * sizeof(*firsts));
+    firsts = read_result_offsets(self);
     for (uint32_t r = 0; r < d->ranks; r++) {
-        self->result_rooms[r] = (firsts[r + 1] - firsts[r]) * row_bytes;
-        self->result_offsets[r] = firsts[r] * row_bytes;
+        self->result_rooms[r] = (firsts[r + 1] - firsts[r]) * self->return_row_bytes;
+        self->result_offsets[r] = firsts[r] * self->return_row_bytes;
     }
     return all->ops->alltoallv_start(all, &send, &receive, error);
 }
@@ -314,10 +393,12 @@ int moe_exchange_return_send(moe_exchange_t *self, moe_error_t *error)
 
 int moe_exchange_return_recv(moe_exchange_t *self, moe_error_t *error)
 {
-    moe_device_t *device = self->options.device;
     moe_comm_t *all = self->options.world->all;
     const moe_dispatch_t *d = &self->dispatch;
-    const size_t row_bytes = moe_payload_row_bytes(MOE_PAYLOAD_F32, self->options.hidden);
+    const moe_conversion_t decode = {
+        .from_type = self->return_payload, .to_type = MOE_PAYLOAD_F32,
+        .size = self->options.hidden, .from = self->returned, .to = other_results(self),
+    };
     const uint32_t *firsts;
 
     if (all == NULL) {
@@ -326,11 +407,14 @@ int moe_exchange_return_recv(moe_exchange_t *self, moe_error_t *error)
     if (all->ops->alltoallv_finish(all, error) != 0) {
         return -1;
     }
-    firsts = device->ops->read(device, d->result_offsets, (d->ranks + 1u) * sizeof(*firsts));
+    firsts = read_result_offsets(self);
     for (uint32_t r = 0; r < d->ranks; r++) {
-        if (self->result_rooms[r] != (firsts[r + 1] - firsts[r]) * row_bytes) {
+        if (self->result_rooms[r] != (firsts[r + 1] - firsts[r]) * self->return_row_bytes) {
             return refuse(self, "results", r, error);
         }
+    }
+    if (self->returned) {
+        convert(self, &decode, d->rows * d->top_k, &d->result_offsets[d->ranks]);
     }
     return 0;
 }

@@ -15,6 +15,11 @@
  * An only rank sends nothing: its rows go from x into the groups, and results are used where they
  * are.  The same holds for the rows that any rank has for itself.
  *
+ * What a payload rounds, it rounds of all rows, those that stay at home included: so results do not
+ * depend on who holds which expert, nor on the number of ranks.  Results come back in the same form,
+ * but for fp8, whose results are bf16: three bits of a number are enough to multiply with, too few to
+ * add up.
+ *
  * The memory is that of one batch on its way; all blocks of a model use it in turn.
  */
 
@@ -30,6 +35,7 @@ typedef struct {
     uint32_t experts, top_k, hidden;
     uint32_t slots;                 /* of each rank */
     uint32_t rows;                  /* that this rank sends in a step, at most; equal on all ranks */
+    moe_payload_t payload;
 } moe_exchange_options_t;
 
 /* Where the experts of a block are, in device memory. */
@@ -49,9 +55,14 @@ typedef struct {
     uint32_t capacity;              /* of received rows */
     float *rows;                    /* [capacity, hidden] received, then results, which are followed
                                      * by those from other ranks: combine reads both */
-    const void *local;              /* this rank's rows as they would travel */
-    char *returns;                  /* [ranks] parts of results to send */
-    size_t return_bytes;            /* between those */
+    moe_payload_t payload, return_payload;
+    size_t row_bytes, return_row_bytes;
+    void *encoded;                  /* [rows] of this rank; NULL: f32 */
+    const void *local;              /* this rank's rows as they travel: those, or x */
+    char *returns;                  /* [ranks] parts of results to send, return_bytes apart; in the
+                                     * own one the own results are rounded */
+    size_t return_bytes;
+    char *returned;                 /* [rows * top_k] results as they come; NULL: f32 */
     size_t *sizes, *rooms, *offsets;    /* [ranks] of the transfer under way */
     size_t *result_rooms, *result_offsets;
     moe_exchange_bytes_t bytes;

@@ -1,4 +1,4 @@
-/* The 16-bit number formats of checkpoints, one number at a time. */
+/* The 16-bit number formats of checkpoints, and FP8 in E4M3, one number at a time. */
 
 #ifndef MOE_HALF_H
 #define MOE_HALF_H
@@ -81,6 +81,43 @@ static inline uint16_t f16_from_f32(float value)
     }
     bits += 0xfffu + (bits >> 13 & 1u);
     return (uint16_t) (sign | (bits - 0x38000000u) >> 13);
+}
+
+
+#define MOE_E4M3_MAX 448.0f         /* the largest number of E4M3 */
+
+/* A finite binary32 to the nearest E4M3, ties to even; what is too large becomes the largest. */
+static inline uint8_t e4m3_from_f32(float value)
+{
+    uint32_t bits, sign;
+
+    memcpy(&bits, &value, sizeof(bits));
+    sign = bits >> 24 & 0x80u;
+    bits &= 0x7fffffffu;
+    if (bits >= 0x43e00000u) {
+        return (uint8_t) (sign | 0x7eu);
+    }
+    if (bits < 0x3c800000u) {           /* below 2^-6: added to 2^14, the unit is 2^-9 */
+        float magnitude;
+
+        memcpy(&magnitude, &bits, sizeof(bits));
+        magnitude += 16384.0f;
+        memcpy(&bits, &magnitude, sizeof(bits));
+        return (uint8_t) (sign | (bits - 0x46800000u));
+    }
+    bits += 0x7ffffu + (bits >> 20 & 1u);
+    return (uint8_t) (sign | (bits - 0x3c000000u) >> 20);
+}
+
+
+/* E4M3 to binary32, exact but for its NaN, which is not met. */
+static inline float f32_from_e4m3(uint8_t byte)
+{
+    uint32_t bits = (uint32_t) (byte & 0x80u) << 24 | (uint32_t) (byte & 0x7fu) << 20;
+    float value;
+
+    memcpy(&value, &bits, sizeof(value));
+    return value * 0x1p120f;
 }
 
 #endif

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "kernels/kv.h"
+#include "kernels/payload.h"
 
 #define MOE_PANEL 16u               /* output rows of a weight panel */
 
@@ -118,6 +119,10 @@ typedef struct {
 
     /* x: [n] into a cache row. */
     void (*store_row)(moe_kv_type_t type, const float *x, size_t n, void *row);
+
+    /* x: [n] into a row that travels, and out of one. */
+    void (*encode_row)(moe_payload_t type, const float *x, size_t n, void *row);
+    void (*decode_row)(moe_payload_t type, const void *row, size_t n, float *y);
 
     void (*attend)(const moe_attend_t *attend);
 

@@ -6,6 +6,7 @@
 #define MOE_TILES TILE(6, 1) TILE(4, 1) TILE(2, 2) TILE(1, 4)
 
 #include "kernels/cpu/attend.h"
+#include "kernels/cpu/payload.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/route.h"
 #include "kernels/cpu/vectors.h"
@@ -20,6 +21,8 @@ const moe_kernels_t moe_kernels_avx2 = {
     .combine = combine,
     .rope = rope,
     .store_row = store_row,
+    .encode_row = encode_row,
+    .decode_row = decode_row,
     .attend = attend,
     .attend_join = attend_join,
     .route = route,

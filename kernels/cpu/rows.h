@@ -85,15 +85,19 @@ static void load_bf16(const uint16_t *row, size_t size, float *y)
 }
 
 
-static void load_q8_0(const int8_t *row, size_t size, float *y)
+/* The first n numbers, of which any number may be asked for. */
+static void load_q8_0(const int8_t *row, size_t n, float *y)
 {
-    const uint16_t *scales = (const uint16_t *) (row + size);
+    const uint16_t *scales = (const uint16_t *) (row + moe_kv_row_size(MOE_KV_Q8_0, n));
 
-    for (size_t i = 0; i < size; i += MOE_KV_GROUP) {
+    for (size_t i = 0; i < n; i += MOE_LANES) {
         const v16 scale = v16_set1(f32_from_bf16(scales[i / MOE_KV_GROUP]));
+        const v16 values = v16_mul(v16_load_i8(row + i), scale);
 
-        for (size_t k = i; k < i + MOE_KV_GROUP; k += MOE_LANES) {
-            v16_store(y + k, v16_mul(v16_load_i8(row + k), scale));
+        if (n - i >= MOE_LANES) {
+            v16_store(y + i, values);
+        } else {
+            v16_store_n(y + i, values, n - i);
         }
     }
 }

@@ -15,6 +15,7 @@
 
 #define EPSILON 0x1p-24
 #define MAX_ISAS 3
+#define E4M3_LARGEST 448.0f
 
 static const moe_kernels_t *isas[MAX_ISAS];
 static size_t n_isas;
@@ -502,6 +503,142 @@ static void test_rows(void **state)
 }
 
 
+/* The number that E4M3 byte b stands for. */
+static double e4m3_value(uint8_t b)
+{
+    const int exponent = b >> 3 & 15, mantissa = b & 7;
+    const double magnitude = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+
+    return b & 0x80 ? -magnitude : magnitude;
+}
+
+
+/* Largest distance between a number and what its row reads: half a step. */
+static double payload_error(moe_payload_t payload, double value, double largest)
+{
+    switch (payload) {
+    case MOE_PAYLOAD_BF16:
+        return fabs(value) / 256 + 1e-40;
+    case MOE_PAYLOAD_INT8:
+        return largest / 253 + 1e-40;
+    case MOE_PAYLOAD_FP8:
+        return fmax(fabs(value) / 16, largest / 448 / 1024) * (1 + 1e-6) + 1e-42;
+    default:
+        return 0;
+    }
+}
+
+
+static double largest_around(const float *x, size_t n, size_t i, size_t group)
+{
+    double largest = 0;
+
+    for (size_t k = i / group * group; k < n && k < (i / group + 1) * group; k++) {
+        largest = fmax(largest, fabs((double) x[k]));
+    }
+    return largest;
+}
+
+
+/* Rows there and back: as near as the form allows, the same bytes on every instruction set, and
+ * nothing written behind either. */
+static void test_payloads(void **state)
+{
+    static const float special[] = {
+        0.0f, -0.0f, 1e-45f, -3e-42f, 1e-38f, 3.38e38f, -3e38f, 1.0f, 448.0f, -460.0f, 1.0625f
+    };
+    static const size_t widths[] = {1, 3, 16, 31, 33, 96, 127, 128, 160, 300};
+
+    for (size_t i = 0; i < 120; i++) {
+        const moe_payload_t payload = i % 4;
+        const size_t n = widths[i / 4 % 10], bytes = moe_payload_row_bytes(payload, n);
+        float *x = random_floats(n, i < 80 ? 3 : 1e-43f), y[2][301];
+        uint8_t rows[2][2000];
+
+        for (size_t k = 0; k < n && i >= 40; k += 3) {
+            x[k] = special[k / 3 % 11];
+        }
+        for (size_t k = 0; k < n_isas; k++) {
+            memset(rows[k > 0], 0xaa, sizeof(rows[0]));
+            memset(y[k > 0], 0xaa, sizeof(y[0]));
+            isas[k]->encode_row(payload, x, n, rows[k > 0]);
+            isas[k]->decode_row(payload, rows[k > 0], n, y[k > 0]);
+            assert_memory_equal(rows[k > 0], rows[0], sizeof(rows[0]));
+            assert_memory_equal(y[k > 0], y[0], sizeof(y[0]));
+        }
+        assert_true(rows[0][bytes] == 0xaa && memcmp(&y[0][n], rows[0] + 1999 - 3, 4) == 0);
+        for (size_t k = 0; k < n; k++) {
+            const double largest = largest_around(x, n, k, payload == MOE_PAYLOAD_FP8 ? 128 : 32);
+
+            const double allowed = payload_error(payload, x[k], largest);
+
+            if (!(fabs((double) y[0][k] - x[k]) <= allowed)) {
+                fail_msg("payload %d, number %zu of %zu: %.9g became %.9g", payload, k, n, x[k],
+                         y[0][k]);
+            }
+        }
+        free(x);
+    }
+}
+
+
+/* E4M3 byte by byte: every number is read exactly and written as itself; what lies between two goes
+ * to the nearer, from the middle to the even one; beyond the largest is the largest. */
+static void test_e4m3(void **state)
+{
+    float x[128] = {[0] = E4M3_LARGEST}, y[128];
+    uint8_t row[128 + 4];
+
+    for (size_t k = 0; k < n_isas; k++) {
+        for (uint32_t b = 1; b < 0x7e; b++) {
+            const double below = e4m3_value((uint8_t) b), above = e4m3_value((uint8_t) (b + 1));
+
+            x[1] = (float) below;
+            x[2] = (float) -below;
+            x[3] = (float) ((below + above) / 2);
+            x[4] = nextafterf(x[3], 0);
+            x[5] = nextafterf(x[3], INFINITY);
+            isas[k]->encode_row(MOE_PAYLOAD_FP8, x, 128, row);
+            isas[k]->decode_row(MOE_PAYLOAD_FP8, row, 128, y);
+            assert_int_equal(row[0], 0x7e);
+            assert_int_equal(row[1], b);
+            assert_int_equal(row[2], b | 0x80);
+            assert_int_equal(row[3], b + b % 2);
+            assert_int_equal(row[4], b);
+            assert_int_equal(row[5], b + 1);
+            assert_true(y[0] == E4M3_LARGEST && y[1] == x[1] && y[2] == x[2]);
+        }
+    }
+}
+
+
+/* Who sends something that is not a number gets no number, and its neighbours' groups are whole. */
+static void test_broken_payloads(void **state)
+{
+    static const float broken[] = {NAN, -NAN, INFINITY, -INFINITY};
+
+    for (size_t i = 0; i < 16; i++) {
+        const moe_payload_t payload = i % 4;
+        uint8_t rows[2][2000] = {{0}};
+
+        for (size_t k = 0; k < n_isas; k++) {
+            float x[260] = {[7] = broken[i / 4], [8] = 1, [200] = 2}, y[260];
+
+            isas[k]->encode_row(payload, x, 260, rows[k > 0]);
+            assert_memory_equal(rows[k > 0], rows[0], sizeof(rows[0]));
+            isas[k]->decode_row(payload, rows[0], 260, y);
+            assert_false(isfinite(y[7]));
+            assert_true(y[200] > 1.9f && y[200] < 2.1f && y[259] == 0.0f);
+            if (payload == MOE_PAYLOAD_INT8 || payload == MOE_PAYLOAD_FP8) {
+                assert_true(isnan(y[0]) && isnan(y[7]) && isnan(y[8]));
+            } else {
+                assert_true(y[0] == 0.0f && y[8] == 1.0f && isnan(y[7]) == isnan(x[7]));
+            }
+        }
+    }
+}
+
+
 /* A row with something that is not a number does not become one. */
 static void test_broken_rows(void **state)
 {
@@ -538,6 +675,9 @@ int main(void)
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_broken_rows),
+        cmocka_unit_test(test_payloads),
+        cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_broken_payloads),
         cmocka_unit_test(test_attend),
     };
 
