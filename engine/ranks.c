@@ -475,6 +475,12 @@ unsigned moe_ranks_threads(const moe_ranks_t *ranks)
 }
 
 
+unsigned moe_ranks_nodes(const moe_ranks_t *ranks)
+{
+    return ranks->topology ? moe_topology_nodes(ranks->topology) : 1;
+}
+
+
 const moe_forward_t *moe_ranks_forward(const moe_ranks_t *ranks, uint32_t rank)
 {
     return ranks->all[rank].forward;
@@ -522,16 +528,22 @@ uint64_t moe_ranks_weights_needed(const moe_model_t *model, uint32_t ranks,
                                   uint32_t tensor_parallel)
 {
     const uint64_t all = moe_tensors_bytes(model->tensors);
-    uint64_t spread = 0;
+    uint64_t spread = 0, held = 0;
 
+    ranks = or_one(ranks);
     for (uint32_t i = 0; i < model->n_layers; i++) {
         const moe_layer_t *layer = &model->layers[i];
+        const uint32_t experts = layer->is_moe ? layer->moe.router.experts : 0;
+        const uint32_t slots = (experts + ranks - 1) / ranks;
 
-        for (uint32_t e = 0; layer->is_moe && e < layer->moe.router.experts; e++) {
+        for (uint32_t e = 0; e < experts; e++) {
             spread += ffn_bytes(&layer->moe.experts[e]);
         }
+        if (experts > 0) {
+            held += ffn_bytes(&layer->moe.experts[0]) * slots * ranks;
+        }
     }
-    return spread + (all - spread) * (or_one(ranks) / or_one(tensor_parallel));
+    return held + (all - spread) * (ranks / or_one(tensor_parallel));
 }
 
 

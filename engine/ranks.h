@@ -54,6 +54,7 @@ void moe_ranks_free(moe_ranks_t *ranks);
 uint32_t moe_ranks_count(const moe_ranks_t *ranks);
 uint32_t moe_ranks_groups(const moe_ranks_t *ranks);
 unsigned moe_ranks_threads(const moe_ranks_t *ranks);       /* of all */
+unsigned moe_ranks_nodes(const moe_ranks_t *ranks);         /* NUMA nodes that they are bound to, or 1 */
 const moe_forward_t *moe_ranks_forward(const moe_ranks_t *ranks, uint32_t rank);
 
 /* Runs a step: batches [groups] (none is NULL, any may be empty) to logits [groups], each valid until

@@ -61,13 +61,14 @@ sub affinities {
 SKIP: {
     my ($own) = keys %{affinities($$)};
 
-    skip 'there are no CPUs 0 and 1', 2 unless $own =~ /^0-\d+$/;
+    skip 'there are no CPUs 0 and 1', 3 unless $own =~ /^0-\d+$/;
     local @ENV{'HWLOC_SYNTHETIC', 'HWLOC_THISSYSTEM'} = ('numa:2 pu:1', 1);
     my $server = server(main => 'env HWLOC_SYNTHETIC; env HWLOC_THISSYSTEM;', threads => 4,
                         model_block => 'ranks 2;');
     my $lists = affinities($server->engine_pid);
 
     is_deeply([@$lists{0, 1}], [2, 2], 'two threads on each node');
+    like($server->log_text, qr/, 2 ranks on 2 NUMA nodes, context/, 'the log says so');
     is_deeply(answers($server), $expected, 'the same answers');
 }
 

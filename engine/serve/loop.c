@@ -44,9 +44,12 @@ static void log_loaded(const moe_engine_t *engine, uint64_t load_ns)
 {
     const moe_loaded_t *loaded = &engine->loaded;
     const uint32_t ranks = moe_ranks_count(loaded->ranks);
-    char of_ranks[32] = "";
+    const unsigned nodes = moe_ranks_nodes(loaded->ranks);
+    char of_ranks[64] = "";
 
-    if (ranks > 1) {
+    if (ranks > 1 && nodes > 1) {
+        snprintf(of_ranks, sizeof(of_ranks), ", %u ranks on %u NUMA nodes", ranks, nodes);
+    } else if (ranks > 1) {
         snprintf(of_ranks, sizeof(of_ranks), ", %u ranks", ranks);
     }
     moe_log(engine->options.log, MOE_LOG_NOTICE, "%s loaded in %.2f s: %s%s, context %u, cache of"

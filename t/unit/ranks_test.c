@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -436,6 +437,56 @@ static void test_faults(void **state)
 }
 
 
+static void sleep_in_group(void *context, uint32_t group, size_t first, size_t last,
+                           unsigned thread)
+{
+    if (group == *(const uint32_t *) context) {
+        nanosleep(&(struct timespec) { .tv_nsec = 400000000 }, NULL);
+    }
+}
+
+
+/* A rank that is late outside of the verbs is lost, too; the caller's own takes its time. */
+static void test_late_rank(void **state)
+{
+    fixture_t *f = open_model(tiny_model_defaults());
+    moe_ranks_options_t options = rank_options(f, 4);
+    const size_t items[4] = { 1, 1, 1, 1 };
+    moe_ranks_t *ranks;
+    moe_error_t error;
+
+    options.timeout_ns = 100000000u;
+    ranks = create(f, &options);
+    assert_int_equal(moe_ranks_run(ranks, sleep_in_group, &(uint32_t) { 0 }, items, &error), 0);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(moe_ranks_run(ranks, sleep_in_group, &(uint32_t) { 2 }, items, &error),
+                         -1);
+        assert_int_equal(error.code, MOE_UNAVAILABLE);
+        assert_string_equal(error.message, "rank 2 did not end its step within 100 ms");
+    }
+    moe_ranks_free(ranks);
+    close_model(f);
+}
+
+
+/* What has to be in memory: experts once, or as often as they fill the slots; all else on each. */
+static void test_weights_needed(void **state)
+{
+    fixture_t *f = open_model(tiny_model_defaults());
+    const uint64_t all = moe_tensors_bytes(f->model->tensors);
+    const uint64_t expert = 3ull * f->options.hidden * f->options.expert_width * 2;
+    const uint64_t layers = f->options.layers - f->options.dense_layers;
+    const uint64_t experts = layers * f->options.experts * expert;
+
+    assert_int_equal(moe_ranks_weights_needed(f->model, 0, 0), all);
+    assert_int_equal(moe_ranks_weights_needed(f->model, 4, 1), 4 * (all - experts) + experts);
+    assert_int_equal(moe_ranks_weights_needed(f->model, 4, 2), 2 * (all - experts) + experts);
+    assert_int_equal(moe_ranks_weights_needed(f->model, 3, 1),
+                     3 * (all - experts) + layers * 9 * expert);
+    close_model(f);
+}
+
+
 /* ---- a thousand ends ---- */
 
 #define ABORTS 1000u
@@ -589,6 +640,8 @@ int main(void)
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_late_rank),
+        cmocka_unit_test(test_weights_needed),
         cmocka_unit_test(test_aborts),
     };
 
