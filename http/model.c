@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct {
     ngx_str_t                 name;           /* in the engine's settings, too */
-    char                     *words[4];
+    char                     *words[5];
     char                     *list;           /* for messages */
     size_t                    offset;         /* of an ngx_str_t */
 } ngx_http_moe_word_t;
@@ -129,6 +129,16 @@ static ngx_http_moe_word_t  ngx_http_moe_words[] = {
     { ngx_string("kv_type"),
       { "bf16", "f32", "q8_0", NULL }, "\"bf16\", \"f32\" or \"q8_0\"",
       ngx_http_moe_offset(kv_type) },
+
+    { ngx_string("exchange"),
+      { "f32", "bf16", "int8", "fp8", NULL },
+      "\"f32\", \"bf16\", \"int8\" or \"fp8\"",
+      ngx_http_moe_offset(exchange) },
+
+    { ngx_string("overlap"),
+      { "off", "shared", "two_batch", NULL },
+      "\"off\", \"shared\" or \"two_batch\"",
+      ngx_http_moe_offset(overlap) },
 
     { ngx_string("prefix_cache"),
       { "on", "off", NULL }, "\"on\" or \"off\"",

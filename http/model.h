@@ -17,6 +17,8 @@ struct ngx_http_moe_model_s {
     ngx_str_t                 path;           /* absolute, null-terminated */
     ngx_str_t                 device;
     ngx_str_t                 kv_type;        /* a word, or empty */
+    ngx_str_t                 exchange;       /* the same */
+    ngx_str_t                 overlap;        /* the same */
     ngx_str_t                 prefix_cache;   /* the same */
     ngx_array_t               aliases;        /* ngx_str_t */
 

@@ -26,6 +26,8 @@ my @cases = (
     ['model_block', 'ranks 3;', qr/"ranks" of model "demo" is 3, but "threads" is 1: each rank/],
     ['model_block', 'peer_timeout 9ms;', qr/"9ms" of "peer_timeout".*between 10ms and 1h/],
     ['model_block', 'kv_type f16;', qr/"f16" of "kv_type".* "bf16", "f32" or "q8_0"/],
+    ['model_block', 'exchange q8_0;', qr/"q8_0" of "exchange".* "f32", "bf16", "int8" or "fp8"/],
+    ['model_block', 'overlap on;', qr/"on" of "overlap".* "off", "shared" or "two_batch"/],
     ['model_block', 'prefix_cache maybe;', qr/"maybe" of "prefix_cache".* "on" or "off"/],
     ['model_block', 'prefix_cache on; prefix_cache off;', qr/duplicate.*"prefix_cache"/],
     ['model_block', 'queue 1 2;', qr/queue/],
@@ -113,6 +115,8 @@ batch_sequences 16;
 batch_delay 2ms;
 step_time 20ms;
 kv_type bf16;
+exchange int8;
+overlap two_batch;
 prefix_cache on;
 queue 32;
 queue_timeout 30s;

@@ -19,6 +19,7 @@
 #include "engine/commands/commands.h"
 #include "engine/commands/session.h"
 #include "engine/device/kv_type.h"
+#include "engine/moe/settings.h"
 #include "engine/model/mapping.h"
 #include "engine/serve/server.h"
 
@@ -118,6 +119,14 @@ static int set_string(configuration_t *c, const char *key, const char *text, moe
     } else if (strcmp(key, "kv_type") == 0) {
         if (moe_kv_type_find(text, &c->engine.kv_type) != 0) {
             return moe_fail(error, MOE_INVALID, "configuration: kv_type: none of " MOE_KV_TYPES);
+        }
+    } else if (strcmp(key, "exchange") == 0) {
+        if (moe_payload_find(text, &c->engine.exchange) != 0) {
+            return moe_fail(error, MOE_INVALID, "configuration: exchange: none of " MOE_PAYLOADS);
+        }
+    } else if (strcmp(key, "overlap") == 0) {
+        if (moe_overlap_find(text, &c->engine.overlap) != 0) {
+            return moe_fail(error, MOE_INVALID, "configuration: overlap: none of " MOE_OVERLAPS);
         }
     } else if (strcmp(key, "prefix_cache") == 0) {
         if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0) {

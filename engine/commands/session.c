@@ -9,6 +9,7 @@
 
 #include "engine/commands/commands.h"
 #include "engine/device/kv_type.h"
+#include "engine/moe/settings.h"
 
 #define PROGRESS_INTERVAL_NS 50000000l
 
@@ -30,6 +31,12 @@ int moe_session_option(moe_engine_options_t *options, const char *name, const ch
 
     if (strcmp(name, "--kv-type") == 0) {
         return moe_kv_type_find(value, &options->kv_type);
+    }
+    if (strcmp(name, "--exchange") == 0) {
+        return moe_payload_find(value, &options->exchange);
+    }
+    if (strcmp(name, "--overlap") == 0) {
+        return moe_overlap_find(value, &options->overlap);
     }
     for (size_t i = 0; i < sizeof(number_options) / sizeof(number_options[0]); i++) {
         const number_option_t *option = &number_options[i];

@@ -29,7 +29,9 @@ void moe_engine_ranks_options(const moe_engine_options_t *options, moe_ranks_opt
         .fault = options->fault,
         .forward = {
             .threads = options->threads ? options->threads : moe_cpu_count(),
-            .kv_type = options->kv_type
+            .kv_type = options->kv_type,
+            .exchange = options->exchange,
+            .overlap = options->overlap
         }
     };
 }

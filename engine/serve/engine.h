@@ -44,6 +44,8 @@ typedef struct {
     uint32_t context;               /* 0: the model's; cut to what the cache holds */
     uint64_t kv_cache;              /* bytes; 0: 1 GiB, or half of what the weights leave */
     moe_kv_type_t kv_type;          /* of the cache's rows */
+    moe_payload_t exchange;         /* form of rows that travel to experts */
+    moe_overlap_t overlap;          /* what is computed meanwhile */
     int no_prefix_cache;            /* computed prefixes are not kept for other requests */
     /* Of all groups of ranks together, each has its part: */
     uint32_t batch_tokens;          /* 0: 512 */

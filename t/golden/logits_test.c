@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "engine/forward.h"
+#include "engine/moe/settings.h"
 
 #define MODEL "conf/models/nginx-directives-moe"
 #define GOLDEN "t/golden/golden.json"
@@ -37,13 +38,22 @@ typedef struct {
 } fixture_t;
 
 
+static moe_forward_t *make_forward(moe_model_t *model, moe_payload_t exchange)
+{
+    const moe_forward_options_t options = {
+        .threads = moe_cpu_count(), .context = CONTEXT, .batch_rows = CONTEXT,
+        .batch_sequences = 1, .batch_outputs = CONTEXT, .exchange = exchange,
+        .cache_bytes = CONTEXT / MOE_BLOCK_TOKENS * moe_forward_block_bytes(model, MOE_KV_F32),
+    };
+    moe_error_t error;
+
+    return moe_forward_create(model, &options, &error);
+}
+
+
 static int set_up(void **state)
 {
     static fixture_t f;
-    moe_forward_options_t options = {
-        .threads = moe_cpu_count(), .context = CONTEXT, .batch_rows = CONTEXT,
-        .batch_sequences = 1, .batch_outputs = CONTEXT,
-    };
     json_t *golden = json_load_file(GOLDEN, JSON_ALLOW_NUL, NULL);
     moe_error_t error;
 
@@ -55,8 +65,7 @@ static int set_up(void **state)
         print_error("%s: %s\n", GOLDEN, f.model ? "no items" : error.message);
         return -1;
     }
-    options.cache_bytes = CONTEXT / MOE_BLOCK_TOKENS * moe_forward_block_bytes(f.model, MOE_KV_F32);
-    f.forward = moe_forward_create(f.model, &options, &error);
+    f.forward = make_forward(f.model, MOE_PAYLOAD_F32);
     for (uint32_t b = 0; b < CONTEXT / MOE_BLOCK_TOKENS; b++) {
         f.blocks[b] = b;
     }
@@ -103,18 +112,26 @@ static double number_at(const json_t *object, const char *name, size_t i)
 }
 
 
-static double relative_error(const json_t *top, const float *logits)
+/* Adds the squares of a position. */
+static void add_squares(const json_t *top, const float *logits, double *error, double *norm)
 {
     const size_t n = json_array_size(json_object_get(top, "ids"));
-    double error = 0, norm = 0;
 
     assert_int_equal(n, 20);
     for (size_t i = 0; i < n; i++) {
         const double value = number_at(top, "logits", i);
 
-        error += pow(logits[(size_t) number_at(top, "ids", i)] - value, 2);
-        norm += value * value;
+        *error += pow(logits[(size_t) number_at(top, "ids", i)] - value, 2);
+        *norm += value * value;
     }
+}
+
+
+static double relative_error(const json_t *top, const float *logits)
+{
+    double error = 0, norm = 0;
+
+    add_squares(top, logits, &error, &norm);
     return sqrt(error / norm);
 }
 
@@ -198,11 +215,46 @@ static void test_greedy(void **state)
 }
 
 
+/* What payloads cost: the relative error of all positions as one vector, router flips included. */
+static void test_payloads(void **state)
+{
+    static const double allowed[] = {
+        [MOE_PAYLOAD_F32] = 1e-5, [MOE_PAYLOAD_BF16] = 1e-2, [MOE_PAYLOAD_INT8] = 1e-2,
+        [MOE_PAYLOAD_FP8] = 2e-2
+    };
+    fixture_t f = *(fixture_t *) *state;
+    uint32_t ids[CONTEXT];
+    size_t i;
+    json_t *item;
+
+    for (moe_payload_t payload = MOE_PAYLOAD_F32; payload <= MOE_PAYLOAD_FP8; payload++) {
+        double error = 0, norm = 0;
+
+        f.forward = make_forward(f.model, payload);
+        assert_non_null(f.forward);
+        json_array_foreach(f.items, i, item) {
+            const uint32_t n = load_ids(json_object_get(item, "ids"), ids);
+            const float *logits = step(&f, ids, n, 0, n);
+
+            for (uint32_t p = 0; p < n; p++) {
+                add_squares(json_array_get(json_object_get(item, "top20"), p),
+                            logits + (size_t) p * f.model->vocabulary, &error, &norm);
+            }
+        }
+        moe_forward_free(f.forward);
+        print_message("exchange %-4s: relative error %.2g\n", moe_payload_name(payload),
+                      sqrt(error / norm));
+        assert_true(sqrt(error / norm) <= allowed[payload]);
+    }
+}
+
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_payloads),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/forward.h"
+#include "engine/moe/settings.h"
 #include "t/unit/tiny_model.h"
 
 #define TOLERANCE 1e-5
@@ -92,8 +93,32 @@ static double relative_error(const json_t *test, const float *logits, uint32_t v
 }
 
 
+/* The logits' error with rows that travel in a form. */
+static double run_payload(const json_t *test, moe_model_t *model, const moe_batch_t *batch,
+                          moe_payload_t exchange)
+{
+    const moe_forward_options_t options = {
+        .threads = 1, .cache_bytes = 4 * moe_forward_block_bytes(model, MOE_KV_F32),
+        .context = TOKENS_LIMIT, .batch_rows = TOKENS_LIMIT, .batch_sequences = 1,
+        .batch_outputs = TOKENS_LIMIT, .exchange = exchange
+    };
+    moe_error_t error;
+    moe_forward_t *forward = moe_forward_create(model, &options, &error);
+    double difference;
+
+    assert_non_null(forward);
+    difference = relative_error(test, moe_forward_step(forward, batch, NULL), model->vocabulary);
+    moe_forward_free(forward);
+    return difference;
+}
+
+
 static void run_case(const json_t *test)
 {
+    static const double allowed[] = {
+        [MOE_PAYLOAD_F32] = TOLERANCE, [MOE_PAYLOAD_BF16] = 0.01,
+        [MOE_PAYLOAD_INT8] = 0.03, [MOE_PAYLOAD_FP8] = 0.1
+    };
     const json_t *ids = json_object_get(test, "tokens");
     moe_model_t *model = open_model(json_object_get(test, "options"));
     uint32_t tokens[TOKENS_LIMIT], n = (uint32_t) json_array_size(ids);
@@ -102,24 +127,19 @@ static void run_case(const json_t *test)
         .tokens = tokens, .n_tokens = n, .blocks = blocks, .n_outputs = n
     };
     const moe_batch_t batch = { .sequences = &sequence, .n_sequences = 1 };
-    moe_forward_options_t options = {
-        .threads = 1, .cache_bytes = 4 * moe_forward_block_bytes(model, MOE_KV_F32), .context = TOKENS_LIMIT,
-        .batch_rows = TOKENS_LIMIT, .batch_sequences = 1, .batch_outputs = TOKENS_LIMIT
-    };
-    moe_forward_t *forward;
-    moe_error_t error;
-    double difference;
 
     assert_true(n > MOE_BLOCK_TOKENS && n <= TOKENS_LIMIT);
     for (uint32_t i = 0; i < n; i++) {
         tokens[i] = (uint32_t) json_integer_value(json_array_get(ids, i));
     }
-    forward = moe_forward_create(model, &options, &error);
-    assert_non_null(forward);
-    difference = relative_error(test, moe_forward_step(forward, &batch, NULL), model->vocabulary);
-    print_message("%-50s %.2g\n", json_string_value(json_object_get(test, "name")), difference);
-    assert_true(difference < TOLERANCE);
-    moe_forward_free(forward);
+    print_message("%-50s", json_string_value(json_object_get(test, "name")));
+    for (moe_payload_t payload = MOE_PAYLOAD_F32; payload <= MOE_PAYLOAD_FP8; payload++) {
+        const double difference = run_payload(test, model, &batch, payload);
+
+        print_message(" %s %.2g", moe_payload_name(payload), difference);
+        assert_true(difference < allowed[payload]);
+    }
+    print_message("\n");
     moe_model_close(model);
 }
 

@@ -207,6 +207,61 @@ static void check_counts(const fixture_t *f, const moe_ranks_t *ranks)
 }
 
 
+static void check_bits(const fixture_t *f, const moe_ranks_options_t *options, uint32_t chunk,
+                       uint64_t seed, const float *expected)
+{
+    moe_ranks_t *ranks = create(f, options);
+    float *logits = compute(f, ranks, chunk, seed);
+
+    assert_memory_equal(logits, expected,
+                        SEQUENCES * TOKENS * f->options.vocabulary * sizeof(float));
+    check_counts(f, ranks);
+    free(logits);
+    moe_ranks_free(ranks);
+}
+
+
+/* What ranks are compared with. */
+static float *compute_alone(const fixture_t *f, moe_payload_t exchange)
+{
+    moe_ranks_options_t options = rank_options(f, 1);
+    moe_ranks_t *ranks;
+    float *logits;
+
+    options.forward.exchange = exchange;
+    ranks = create(f, &options);
+    logits = compute(f, ranks, TOKENS, 1);
+    moe_ranks_free(ranks);
+    return logits;
+}
+
+
+/* Whatever form rows travel in, and what is computed meanwhile: a form changes bits, the number of
+ * ranks and the overlap do not. */
+static void test_exchange(void **state)
+{
+    const uint32_t worlds[][2] = { { 1, 1 }, { 2, 1 }, { 2, 2 }, { 4, 1 }, { 8, 2 } };
+    fixture_t *f = open_model(tiny_model_defaults());
+
+    for (moe_payload_t p = MOE_PAYLOAD_F32; p <= MOE_PAYLOAD_FP8; p++) {
+        float *expected = compute_alone(f, p);
+
+        for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++) {
+            moe_ranks_options_t options = rank_options(f, worlds[i][0]);
+
+            options.tensor_parallel = worlds[i][1];
+            options.forward.exchange = p;
+            options.forward.overlap = MOE_OVERLAP_TWO_BATCH;
+            check_bits(f, &options, TOKENS, i, expected);
+            options.forward.overlap = MOE_OVERLAP_OFF;
+            check_bits(f, &options, 5, i, expected);
+        }
+        free(expected);
+    }
+    close_model(f);
+}
+
+
 static void test_same_bits(void **state)
 {
     const uint32_t counts[] = { 1, 2, 4, 8 }, chunks[] = { 1, 5, TOKENS };
@@ -214,23 +269,13 @@ static void test_same_bits(void **state)
 
     for (size_t m = 0; m < 2; m++) {
         fixture_t *f = open_model(models[m]);
-        moe_ranks_options_t options = rank_options(f, 1);
-        moe_ranks_t *ranks = create(f, &options);
-        float *expected = compute(f, ranks, TOKENS, 1);
+        float *expected = compute_alone(f, MOE_PAYLOAD_F32);
 
-        moe_ranks_free(ranks);
         for (size_t i = 0; i < 4; i++) {
-            for (size_t c = 0; c < 3; c++) {
-                float *logits;
+            const moe_ranks_options_t options = rank_options(f, counts[i]);
 
-                options = rank_options(f, counts[i]);
-                ranks = create(f, &options);
-                logits = compute(f, ranks, chunks[c], 10 * i + c);
-                assert_memory_equal(logits, expected,
-                                    SEQUENCES * TOKENS * f->options.vocabulary * sizeof(float));
-                check_counts(f, ranks);
-                free(logits);
-                moe_ranks_free(ranks);
+            for (size_t c = 0; c < 3; c++) {
+                check_bits(f, &options, chunks[c], 10 * i + c, expected);
             }
         }
         free(expected);
@@ -635,6 +680,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_exchange),
         cmocka_unit_test(test_loops),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_no_memory),
