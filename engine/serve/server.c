@@ -155,15 +155,21 @@ static void mark_dirty(moe_server_t *server, moe_connection_t *connection)
 }
 
 
+/* Ends what moe_connection_lock began: the frame goes with the next flush. */
+static void finish_frame(moe_connection_t *connection, int rc)
+{
+    moe_connection_unlock(connection, rc != 0);
+    mark_dirty(connection->server, connection);
+}
+
+
 static void on_admitted(void *client, uint64_t id, const moe_admitted_t *admitted)
 {
-    moe_connection_t *connection = client;
-    moe_buffer_t *out = moe_connection_lock(connection);
+    moe_buffer_t *out = moe_connection_lock(client);
     moe_error_t error;
 
     if (out) {
-        moe_connection_unlock(connection, moe_admitted_encode(out, id, admitted, &error) != 0);
-        mark_dirty(connection->server, connection);
+        finish_frame(client, moe_admitted_encode(out, id, admitted, &error));
     }
 }
 
@@ -171,14 +177,11 @@ static void on_admitted(void *client, uint64_t id, const moe_admitted_t *admitte
 static void on_started(void *client, uint64_t id, const moe_started_t *started,
                        const uint32_t *prompt_ids, const moe_logprob_t *logprobs)
 {
-    moe_connection_t *connection = client;
-    moe_buffer_t *out = moe_connection_lock(connection);
+    moe_buffer_t *out = moe_connection_lock(client);
     moe_error_t error;
 
     if (out) {
-        moe_connection_unlock(connection, moe_started_encode(out, id, started, prompt_ids,
-                                                             logprobs, &error) != 0);
-        mark_dirty(connection->server, connection);
+        finish_frame(client, moe_started_encode(out, id, started, prompt_ids, logprobs, &error));
     }
 }
 
@@ -186,40 +189,33 @@ static void on_started(void *client, uint64_t id, const moe_started_t *started,
 static void on_tokens(void *client, uint64_t id, moe_string_t text, const uint32_t *ids,
                       uint32_t n_ids, const moe_logprob_t *logprobs)
 {
-    moe_connection_t *connection = client;
-    moe_buffer_t *out = moe_connection_lock(connection);
+    moe_buffer_t *out = moe_connection_lock(client);
     moe_error_t error;
 
     if (out) {
-        moe_connection_unlock(connection, moe_tokens_encode(out, id, text, ids, n_ids, logprobs,
-                                                            &error) != 0);
-        mark_dirty(connection->server, connection);
+        finish_frame(client, moe_tokens_encode(out, id, text, ids, n_ids, logprobs, &error));
     }
 }
 
 
 static void on_done(void *client, uint64_t id, const moe_done_t *done)
 {
-    moe_connection_t *connection = client;
-    moe_buffer_t *out = moe_connection_lock(connection);
+    moe_buffer_t *out = moe_connection_lock(client);
     moe_error_t error;
 
     if (out) {
-        moe_connection_unlock(connection, moe_done_encode(out, id, done, &error) != 0);
-        mark_dirty(connection->server, connection);
+        finish_frame(client, moe_done_encode(out, id, done, &error));
     }
 }
 
 
 static void on_failed(void *client, uint64_t id, const moe_failure_t *failure)
 {
-    moe_connection_t *connection = client;
-    moe_buffer_t *out = moe_connection_lock(connection);
+    moe_buffer_t *out = moe_connection_lock(client);
     moe_error_t error;
 
     if (out) {
-        moe_connection_unlock(connection, moe_failure_encode(out, id, failure, &error) != 0);
-        mark_dirty(connection->server, connection);
+        finish_frame(client, moe_failure_encode(out, id, failure, &error));
     }
 }
 
@@ -497,9 +493,8 @@ static const char *on_stats(moe_server_t *server, moe_connection_t *connection,
     }
     out = moe_connection_lock(connection);
     if (out) {
-        moe_connection_unlock(connection, moe_stats_encode(out, header->id, &stats, load, layers,
-                                                           experts, &error) != 0);
-        mark_dirty(server, connection);
+        finish_frame(connection, moe_stats_encode(out, header->id, &stats, load, layers, experts,
+                                                  &error));
     }
     free(load);
     return NULL;
