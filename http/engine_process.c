@@ -28,6 +28,8 @@
 #define NGX_HTTP_MOE_NO_PROCESS    0x7fffffff
 
 
+static ngx_http_moe_engine_t *ngx_http_moe_engine_next(
+    ngx_http_moe_engine_t *engine);
 static ngx_http_moe_engine_t *ngx_http_moe_engine_find(ngx_str_t *key);
 static ngx_int_t ngx_http_moe_engine_key(ngx_cycle_t *cycle,
     ngx_http_moe_main_conf_t *mcf, ngx_http_moe_model_t *model,
@@ -66,21 +68,37 @@ static ngx_queue_t  ngx_http_moe_engines = {
 };
 
 
+/* The engine after this one; after NULL the first. */
+
+static ngx_http_moe_engine_t *
+ngx_http_moe_engine_next(ngx_http_moe_engine_t *engine)
+{
+    ngx_queue_t  *q;
+
+    q = engine ? &engine->queue : &ngx_http_moe_engines;
+    q = ngx_queue_next(q);
+
+    if (q == &ngx_http_moe_engines) {
+        return NULL;
+    }
+
+    return ngx_queue_data(q, ngx_http_moe_engine_t, queue);
+}
+
+
 ngx_int_t
 ngx_http_moe_engines_init(ngx_cycle_t *cycle, ngx_http_moe_main_conf_t *mcf)
 {
     ngx_int_t                rc;
     ngx_uint_t               i;
-    ngx_queue_t             *q;
     ngx_http_moe_text_t      key;
     ngx_http_moe_model_t   **models;
     ngx_http_moe_engine_t   *engine;
 
-    for (q = ngx_queue_head(&ngx_http_moe_engines);
-         q != &ngx_http_moe_engines;
-         q = ngx_queue_next(q))
+    for (engine = ngx_http_moe_engine_next(NULL);
+         engine;
+         engine = ngx_http_moe_engine_next(engine))
     {
-        engine = ngx_queue_data(q, ngx_http_moe_engine_t, queue);
         engine->used = 0;
     }
 
@@ -125,7 +143,6 @@ ngx_http_moe_engines_init_process(ngx_cycle_t *cycle,
     ngx_http_moe_main_conf_t *mcf)
 {
     ngx_uint_t               i, wake;
-    ngx_queue_t             *q;
     ngx_channel_t            ch;
     ngx_http_moe_model_t   **models;
     ngx_http_moe_engine_t   *engine;
@@ -155,12 +172,10 @@ ngx_http_moe_engines_init_process(ngx_cycle_t *cycle,
         return;
     }
 
-    for (q = ngx_queue_head(&ngx_http_moe_engines);
-         q != &ngx_http_moe_engines;
-         q = ngx_queue_next(q))
+    for (engine = ngx_http_moe_engine_next(NULL);
+         engine;
+         engine = ngx_http_moe_engine_next(engine))
     {
-        engine = ngx_queue_data(q, ngx_http_moe_engine_t, queue);
-
         if (engine->listen != (ngx_socket_t) -1) {
             (void) ngx_close_socket(engine->listen);
             engine->listen = (ngx_socket_t) -1;
@@ -183,15 +198,12 @@ ngx_http_moe_engines_init_process(ngx_cycle_t *cycle,
 static ngx_http_moe_engine_t *
 ngx_http_moe_engine_find(ngx_str_t *key)
 {
-    ngx_queue_t            *q;
     ngx_http_moe_engine_t  *engine;
 
-    for (q = ngx_queue_head(&ngx_http_moe_engines);
-         q != &ngx_http_moe_engines;
-         q = ngx_queue_next(q))
+    for (engine = ngx_http_moe_engine_next(NULL);
+         engine;
+         engine = ngx_http_moe_engine_next(engine))
     {
-        engine = ngx_queue_data(q, ngx_http_moe_engine_t, queue);
-
         if (!engine->retired
             && !engine->shared->failed
             && engine->key.len == key->len
@@ -695,15 +707,12 @@ ngx_http_moe_engine_defer(ngx_cycle_t *cycle, ngx_http_moe_engine_t *engine)
 static ngx_uint_t
 ngx_http_moe_engine_replaces(ngx_http_moe_engine_t *engine)
 {
-    ngx_queue_t            *q;
     ngx_http_moe_engine_t  *other;
 
-    for (q = ngx_queue_head(&ngx_http_moe_engines);
-         q != &ngx_http_moe_engines;
-         q = ngx_queue_next(q))
+    for (other = ngx_http_moe_engine_next(NULL);
+         other;
+         other = ngx_http_moe_engine_next(other))
     {
-        other = ngx_queue_data(q, ngx_http_moe_engine_t, queue);
-
         if (other != engine
             && ngx_strcmp(other->name, engine->name) == 0
             && ngx_http_moe_engine_slot(other))
@@ -724,22 +733,18 @@ ngx_http_moe_engine_replaces(ngx_http_moe_engine_t *engine)
 static void
 ngx_http_moe_engines_retire(ngx_cycle_t *cycle)
 {
-    ngx_queue_t            *q, *next;
-    ngx_http_moe_engine_t  *engine;
+    ngx_http_moe_engine_t  *engine, *next;
 
-    for (q = ngx_queue_head(&ngx_http_moe_engines);
-         q != &ngx_http_moe_engines;
-         q = next)
-    {
-        next = ngx_queue_next(q);
-        engine = ngx_queue_data(q, ngx_http_moe_engine_t, queue);
+    for (engine = ngx_http_moe_engine_next(NULL); engine; engine = next) {
+
+        next = ngx_http_moe_engine_next(engine);
 
         if (engine->used) {
             continue;
         }
 
         if (engine->retired && ngx_http_moe_engine_slot(engine) == NULL) {
-            ngx_queue_remove(q);
+            ngx_queue_remove(&engine->queue);
             ngx_http_moe_engine_free(engine, cycle->log);
             continue;
         }
