@@ -6,7 +6,7 @@
 
 #include "engine/device/cpu_pack.h"
 
-#include "kernels/cpu/half.h"
+#include "engine/core/half.h"
 #include "kernels/cpu/vector.h"
 
 typedef struct {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/half.h"
+#include "engine/core/half.h"
 
 typedef struct {
     size_t block, bytes, alignment;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/model/format.h"
-#include "kernels/cpu/half.h"
+#include "engine/core/half.h"
 
 
 static float largest(const float *values, size_t count)

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/cpu/half.h"
+#include "engine/core/half.h"
 
 #define MOE_LANES 16u
 

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #include "engine/model/tensor.h"
-#include "kernels/cpu/half.h"
+#include "engine/core/half.h"
 
 enum {
     GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_FLOAT, GGUF_BOOL, GGUF_STRING,
