@@ -4,7 +4,8 @@
  * kin are answered by nginx before the request reaches this module, with a
  * page of HTML.  SDKs read the body of an error, so here it is the dialect's.
  * nginx makes its page when error_page had none: what an administrator wrote
- * stays.  (With recursive_error_pages nginx does not note that there was one.)
+ * stays.  With recursive_error_pages nginx does not note that there was one:
+ * then pages of requests that were redirected inside are left alone.
  *
  * The header filter sends the body by itself, and header_only then keeps
  * nginx from sending its page: there is no body filter in the way of streams.
@@ -132,15 +133,18 @@ ngx_http_moe_refusal_filter(ngx_http_request_t *r)
 static ngx_uint_t
 ngx_http_moe_refusal_is_page(ngx_http_request_t *r)
 {
-    ngx_str_t                *type;
-    ngx_http_moe_loc_conf_t  *mlcf;
+    ngx_str_t                 *type;
+    ngx_http_moe_loc_conf_t   *mlcf;
+    ngx_http_core_loc_conf_t  *clcf;
 
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
     mlcf = ngx_http_get_module_loc_conf(r, ngx_http_moe_module);
     type = &r->headers_out.content_type;
 
     return (mlcf->pass || mlcf->keys) && r == r->main && r->upstream == NULL
            && r->err_status >= NGX_HTTP_BAD_REQUEST
            && !r->error_page
+           && !(r->internal && clcf->recursive_error_pages)
            && r->headers_out.content_length_n > 0
            && type->len == sizeof("text/html") - 1
            && ngx_strncmp(type->data, "text/html", type->len) == 0;

@@ -57,6 +57,12 @@ location /html/ {
         moe_pass demo;
         error_page 413 @html;
     }
+
+    location /html/recursive/ {
+        moe_pass demo;
+        recursive_error_pages on;
+        error_page 413 @recursive;
+    }
 }
 
 location = /html.html {
@@ -69,6 +75,13 @@ location @html {
     moe_api_keys %PREFIX%/keys;
     default_type text/html;
     return 413 "<p>a page\n";
+}
+
+location @recursive {
+    moe_api_keys %PREFIX%/keys;
+    default_type text/html;
+    recursive_error_pages on;
+    return 413 "<p>again\n";
 }
 
 location /delayed/ {
@@ -195,6 +208,7 @@ for my $expect ({}, { Expect => '100-continue' }) {
     my %headers = (%alice, %$expect);
     is(ask('/html', \%headers)->{body}, "<p>a file\n", 'error_page: a file of HTML');
     is(ask('/html/named', \%headers)->{body}, "<p>a page\n", 'error_page: a text of HTML');
+    is(ask('/html/recursive', \%headers)->{body}, "<p>again\n", 'error_page: recursive');
 }
 for my $prefix (qw(/delayed /proxied)) {
     my $answer = ask($prefix, {});
