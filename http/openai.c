@@ -75,20 +75,21 @@ static ngx_int_t
 ngx_http_moe_openai_models(ngx_http_request_t *r, ngx_str_t *rest)
 {
     ngx_str_t                 *alias;
-    ngx_uint_t                 i, k;
+    ngx_uint_t                 i, k, n;
     ngx_http_moe_text_t        text;
-    ngx_http_moe_model_t     **models;
+    ngx_http_moe_model_t      *only, **models;
     ngx_http_moe_main_conf_t  *mcf;
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_moe_module);
     models = mcf->models.elts;
+    n = ngx_http_moe_pass_only(r, &only) == NGX_OK ? mcf->models.nelts : 0;
 
     ngx_memzero(&text, sizeof(ngx_http_moe_text_t));
     ngx_http_moe_text_literal(&text, "{\"object\":\"list\",\"data\":[");
 
-    for (i = 0; i < mcf->models.nelts; i++) {
+    for (i = 0; i < n; i++) {
 
-        if (ngx_http_moe_pass_model(r, &models[i]->name) == NULL) {
+        if (only && models[i] != only) {
             continue;
         }
 

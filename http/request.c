@@ -424,12 +424,11 @@ ngx_http_moe_resolve(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
 }
 
 
-ngx_http_moe_model_t *
-ngx_http_moe_pass_model(ngx_http_request_t *r, ngx_str_t *name)
+ngx_int_t
+ngx_http_moe_pass_only(ngx_http_request_t *r, ngx_http_moe_model_t **only)
 {
     ngx_str_t                  value;
     ngx_http_moe_pass_t       *pass;
-    ngx_http_moe_model_t      *model, **models;
     ngx_http_moe_loc_conf_t   *mlcf;
     ngx_http_moe_main_conf_t  *mcf;
 
@@ -437,21 +436,38 @@ ngx_http_moe_pass_model(ngx_http_request_t *r, ngx_str_t *name)
     mlcf = ngx_http_get_module_loc_conf(r, ngx_http_moe_module);
 
     pass = mlcf->pass;
-    model = pass->model;
+    *only = pass->model;
 
-    if (pass->variable) {
+    if (pass->variable == NULL) {
+        return NGX_OK;
+    }
 
-        if (ngx_http_complex_value(r, pass->variable, &value) != NGX_OK) {
-            return NULL;
-        }
+    if (ngx_http_complex_value(r, pass->variable, &value) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
-        model = ngx_http_moe_find_model(mcf, &value);
+    *only = ngx_http_moe_find_model(mcf, &value);
 
-        if (model == NULL && !ngx_http_moe_pass_any(&value)) {
-            ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                          "no model \"%V\" for \"moe_pass\"", &value);
-            return NULL;
-        }
+    if (*only == NULL && !ngx_http_moe_pass_any(&value)) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "no model \"%V\" for \"moe_pass\"", &value);
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_http_moe_model_t *
+ngx_http_moe_pass_model(ngx_http_request_t *r, ngx_str_t *name)
+{
+    ngx_http_moe_model_t      *model, **models;
+    ngx_http_moe_main_conf_t  *mcf;
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_moe_module);
+
+    if (ngx_http_moe_pass_only(r, &model) != NGX_OK) {
+        return NULL;
     }
 
     if (model) {

@@ -165,6 +165,12 @@ ngx_http_moe_ctx_t *ngx_http_moe_get_ctx(ngx_http_request_t *r);
 
 void ngx_http_moe_close(ngx_http_moe_ctx_t *ctx);
 
+/* The only model that a location serves, or NULL: any.  NGX_DECLINED, and a
+ * line in the log, when moe_pass has a variable that names none. */
+
+ngx_int_t ngx_http_moe_pass_only(ngx_http_request_t *r,
+    ngx_http_moe_model_t **only);
+
 /* The model for a name in a location: NULL when it serves none of that name. */
 
 ngx_http_moe_model_t *ngx_http_moe_pass_model(ngx_http_request_t *r,

@@ -32,6 +32,9 @@ server {
     location /any/ {
         moe_pass any;
     }
+    location /variable/ {
+        moe_pass \$arg_model;
+    }
 }
 HTTP
 my @servers = ($server, map { { port => $_ } } @ports);
@@ -67,6 +70,18 @@ for my $case (
     is_deeply([sort map { $_->{id} } @{get($servers[$index], "$prefix/v1/models")->{json}{data}}],
               $models, "$name: models");
 }
+
+# A variable: what it names, and a line for what it names in vain.
+for my $case (['demo', ['demo']], ['any', ['demo', 'other', 'second-name']], ['none', []]) {
+    my ($name, $models) = @$case;
+    my $list = get($servers[2], "/variable/v1/models?model=$name")->{json}{data};
+
+    is_deeply([sort map { $_->{id} } @$list], $models, "a variable: $name");
+}
+$server->expect(qr/no model "none"/);
+ok(wait_until(10, sub { $server->log_text =~ /no model "none"/ }), 'a line of it in the log');
+is(get($servers[2], '/variable/health?model=demo')->{status}, 200, 'a variable: /health');
+is(scalar(() = $server->log_text =~ /no model "none"/g), 1, 'only one');
 my @engines = grep { $_->{title} =~ /moe-engine serve/ } $server->processes;
 is(scalar @engines, 2, 'one engine for each model');
 
