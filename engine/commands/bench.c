@@ -144,7 +144,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
              : strcmp(argv[i], "--batch") == 0 ? parse_batches(a, value)
              : moe_session_option(&a->engine, argv[i], value);
         if (rc != 0) {
-            return moe_command_wrong(&moe_command_bench, argv[i]);
+            return moe_command_wrong(&moe_command_bench, argv[i], argv[i + 1]);
         }
         i++;
     }

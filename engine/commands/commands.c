@@ -21,11 +21,13 @@ int moe_command_usage(const moe_command_t *command, const char *what)
 }
 
 
-int moe_command_wrong(const moe_command_t *command, const char *option)
+int moe_command_wrong(const moe_command_t *command, const char *option, const char *value)
 {
-    char what[128];
+    const char *quote = value ? "\"" : "";
+    char what[192];
 
-    snprintf(what, sizeof(what), "unknown option or wrong value: \"%.64s\"", option);
+    snprintf(what, sizeof(what), "unknown option or wrong value: \"%.64s\"%s%s%.64s%s", option,
+             value ? " " : "", quote, value ? value : "", quote);
     return moe_command_usage(command, what);
 }
 

@@ -36,7 +36,7 @@ int moe_command_number(const char *text, uint64_t low, uint64_t high, uint64_t *
 /* Prints how to call a command after a wrong option; returns 1. */
 int moe_command_usage(const moe_command_t *command, const char *what);
 
-/* The same for an option that is unknown, or whose value is missing or wrong. */
-int moe_command_wrong(const moe_command_t *command, const char *option);
+/* The same for an option that is unknown, or whose value (NULL: none) is missing or wrong. */
+int moe_command_wrong(const moe_command_t *command, const char *option, const char *value);
 
 #endif

@@ -196,7 +196,7 @@ static int inspect(int argc, char **argv)
         if (strcmp(argv[i], "--tensors") == 0) {
             tensors = 1;
         } else if (argv[i][0] == '-' || path != NULL) {
-            return moe_command_wrong(&moe_command_inspect, argv[i]);
+            return moe_command_wrong(&moe_command_inspect, argv[i], NULL);
         } else {
             path = argv[i];
         }

@@ -39,7 +39,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
             bad = value ? moe_session_option(&a->engine, argv[i], value) : -1;
         }
         if (bad) {
-            return moe_command_wrong(&moe_command_logits, argv[i]);
+            return moe_command_wrong(&moe_command_logits, argv[i], argv[i + 1]);
         }
         i++;
     }

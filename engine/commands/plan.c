@@ -170,7 +170,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         } else if (argv[i][0] != '-' && a->model == NULL) {
             a->model = argv[i];
         } else if (i + 1 == argc || read_option(a, argv[i], argv[i + 1]) != 0) {
-            return moe_command_wrong(&moe_command_plan, argv[i]);
+            return moe_command_wrong(&moe_command_plan, argv[i], argv[i + 1]);
         } else {
             i++;
         }

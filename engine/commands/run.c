@@ -121,7 +121,7 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
             continue;
         }
         if (i + 1 == argc || set_option(a, argv[i], argv[i + 1]) != 0) {
-            return moe_command_wrong(&moe_command_run, argv[i]);
+            return moe_command_wrong(&moe_command_run, argv[i], argv[i + 1]);
         }
         i++;
     }

@@ -286,7 +286,7 @@ static int serve(int argc, char **argv)
                        : strcmp(argv[i], "--config-fd") == 0 ? &config_fd : NULL;
 
         if (fd == NULL || moe_command_number(value, 0, INT32_MAX, fd) != 0) {
-            return moe_command_wrong(&moe_command_serve, argv[i]);
+            return moe_command_wrong(&moe_command_serve, argv[i], argv[i + 1]);
         }
     }
     if (listen_fd == UINT64_MAX || config_fd == UINT64_MAX) {

@@ -68,7 +68,7 @@ static int synth(int argc, char **argv)
             bad = -1;
         }
         if (bad) {
-            return moe_command_wrong(&moe_command_synth, argv[i]);
+            return moe_command_wrong(&moe_command_synth, argv[i], argv[i + 1]);
         }
         i++;
     }
