@@ -49,7 +49,7 @@ my $cut = "$server->{prefix}/cut.gguf";
 for my $case (
     ['cut in its data', substr($file, 0, 5_000_000), qr/cut\.gguf: .*truncated file/],
     ['another architecture', $file =~ s/deepseek2/deepseek9/r,
-     qr/general\.architecture: \\"deepseek9/],
+     qr/cut\.gguf: general\.architecture: \\"deepseek9/],
     ['an unknown pre-tokenizer', $file =~ s/deepseek-v3/deepseek-v9/r, qr/tokenizer\.ggml\.pre: /],
     ['no GGUF', "GGML$file", qr/cut\.gguf: neither a directory nor a GGUF file/],
 ) {

@@ -73,7 +73,7 @@ my @cases = (
     ['broken config.json', 'config.json', '{', qr/config\.json/],
     ['unknown architecture', 'config.json',
      edited_json('config.json', sub { $_[0]{architectures} = ['OtherForCausalLM'];
-                                      $_[0]{model_type} = 'other' }), qr/[Oo]ther/],
+                                      $_[0]{model_type} = 'other' }), qr/model\d+\/config\.json: .*other/],
     ['unknown scoring', 'config.json',
      edited_json('config.json', sub { $_[0]{scoring_func} = 'magic' }), qr/scoring_func|magic/],
     ['too many experts', 'config.json',

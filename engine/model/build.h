@@ -38,7 +38,7 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
     __attribute__((format(printf, 5, 6)));
 
 /* Reads generation_config.json and collects the EOS ids; model->vocabulary must be set. */
-int moe_model_read_generation(moe_model_t *model, const char *directory, const json_t *config,
+int moe_model_read_generation(moe_model_t *model, const char *directory, moe_config_t *config,
                               moe_error_t *error);
 
 /* The same from the metadata of the GGUF file `where`. */

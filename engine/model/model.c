@@ -148,6 +148,7 @@ typedef struct {
     json_t *object, *names, *metadata;  /* owned; metadata NULL: a directory */
     moe_tensors_t *tensors;             /* owned until a model takes it */
     const moe_family_t *family;
+    char where[NAME_MAX + sizeof("/config.json")];
 } source_t;
 
 
@@ -175,11 +176,29 @@ static int open_gguf(source_t *source, const char *file, moe_error_t *error)
 }
 
 
+/* "MODEL/config.json", the last name of the path: messages say whose it is. */
+static void name_config(source_t *source, const char *directory)
+{
+    size_t end = strlen(directory), begin;
+
+    while (end > 1 && directory[end - 1] == '/') {
+        end--;
+    }
+    begin = end;
+    while (begin > 0 && directory[begin - 1] != '/') {
+        begin--;
+    }
+    snprintf(source->where, sizeof(source->where), "%.*s/config.json", (int) (end - begin),
+             directory + begin);
+}
+
+
 static int open_directory(source_t *source, const char *directory, moe_error_t *error)
 {
+    name_config(source, directory);
     source->object = moe_json_load(directory, "config.json", 0, error);
     source->config = (moe_config_t) {
-        .object = source->object, .where = "config.json", .error = error
+        .object = source->object, .where = source->where, .error = error
     };
     return source->object != NULL ? 0 : -1;
 }
@@ -222,7 +241,7 @@ static int build_model(moe_model_t *model, source_t *source, const char *path, m
     }
     return source->metadata != NULL
            ? moe_model_read_gguf_generation(model, source->metadata, source->config.where, error)
-           : moe_model_read_generation(model, path, source->object, error);
+           : moe_model_read_generation(model, path, &source->config, error);
 }
 
 
@@ -257,14 +276,4 @@ void moe_model_close(moe_model_t *model)
     }
     moe_tensors_close(model->tensors);
     free(model);
-}
-
-
-int moe_model_check(const char *path, moe_error_t *error)
-{
-    source_t source = { 0 };
-    int result = open_source(&source, path, error);
-
-    close_source(&source);
-    return result;
 }

@@ -129,9 +129,6 @@ void moe_model_close(moe_model_t *model);
  * counted, however the weights are quantised.  NULL with MOE_BAD_MODEL or MOE_LIMIT. */
 moe_model_t *moe_model_describe(const json_t *config, moe_error_t *error);
 
-/* Only the config, its family and the headers of the weight files: for `nginx -t`-like checks. */
-int moe_model_check(const char *path, moe_error_t *error);
-
 /* A family: adding one is adding a file and a row in model/family.c. */
 typedef struct moe_family_s moe_family_t;
 

@@ -485,6 +485,15 @@ static void test_damaged_models(void **state)
 }
 
 
+static int open_and_close(const char *path, moe_error_t *error)
+{
+    moe_model_t *model = moe_model_open(path, error);
+
+    moe_model_close(model);
+    return model != NULL ? 0 : -1;
+}
+
+
 static void test_parts(void **state)
 {
     const tiny_model_t options = tiny_model_defaults();
@@ -493,22 +502,22 @@ static void test_parts(void **state)
 
     directory = make_gguf(&options, &(gguf_options_t) { .type = GGUF_BF16, .parts = 3 }, path);
     snprintf(path, sizeof(path), "%s/model-00002-of-00003.gguf", directory);
-    assert_int_equal(moe_model_check(directory, &error), 0);
-    assert_int_equal(moe_model_check(path, &error), -1);
+    assert_int_equal(open_and_close(directory, &error), 0);
+    assert_int_equal(open_and_close(path, &error), -1);
     assert_non_null(strstr(error.message, "split.no: part 2 of 3"));
 
     snprintf(other, sizeof(other), "%s/model-00003-of-00003.gguf", directory);
     assert_int_equal(rename(other, path), 0);
-    assert_int_equal(moe_model_check(directory, &error), -1);
+    assert_int_equal(open_and_close(directory, &error), -1);
     assert_non_null(strstr(error.message, "model-00002-of-00003.gguf: split.no: 2 is not within"));
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(moe_model_check(directory, &error), -1);
+    assert_int_equal(open_and_close(directory, &error), -1);
     assert_non_null(strstr(error.message, "model-00002-of-00003.gguf: No such file"));
 
     snprintf(path, sizeof(path), "%s/model-00001-of-00003.gguf", directory);
     snprintf(other, sizeof(other), "%s/other.gguf", directory);
     assert_int_equal(rename(path, other), 0);
-    assert_int_equal(moe_model_check(other, &error), -1);
+    assert_int_equal(open_and_close(other, &error), -1);
     assert_non_null(strstr(error.message, "does not end with -00001-of-00003.gguf"));
     tiny_directory_remove(directory);
 }
