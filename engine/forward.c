@@ -425,12 +425,6 @@ const char *moe_forward_isa(const moe_forward_t *f)
 }
 
 
-uint64_t moe_forward_weight_bytes(const moe_forward_t *f)
-{
-    return f->ops->packed_bytes(f->device);
-}
-
-
 /* Appends the rows of one sequence. */
 static void stage_sequence(moe_forward_t *f, const moe_batch_sequence_t *sequence, uint32_t index,
                            uint32_t *n_rows, uint32_t *n_outputs)

@@ -55,7 +55,6 @@ uint64_t moe_forward_block_bytes(const moe_model_t *model, moe_kv_type_t type);
 
 uint32_t moe_forward_blocks(const moe_forward_t *forward);          /* number of cache blocks */
 const char *moe_forward_isa(const moe_forward_t *forward);          /* "avx512", "avx2", "c" */
-uint64_t moe_forward_weight_bytes(const moe_forward_t *forward);    /* packed weights */
 
 typedef struct {
     const uint32_t *tokens;     /* [n_tokens] ids < vocabulary */

@@ -36,7 +36,6 @@ typedef struct {
     const moe_kernels_t *kernels;
     moe_pool_t *pool;
     moe_arena_t arena;
-    uint64_t packed_bytes;
 
     task_t *tasks;
     size_t max_tasks;
@@ -86,12 +85,6 @@ static void *cpu_allocate(moe_device_t *device, size_t size, moe_error_t *error)
 }
 
 
-static uint64_t cpu_packed_bytes(const moe_device_t *device)
-{
-    return ((const cpu_t *) device)->packed_bytes;
-}
-
-
 /* Room for one task per matrix of `count`, in as many jobs as one call takes, and an end mark. */
 static int reserve_tasks(cpu_t *self, uint32_t count, moe_error_t *error)
 {
@@ -125,7 +118,6 @@ static moe_matrix_t *cpu_pack(moe_device_t *device, const moe_source_t *sources,
         return NULL;
     }
     moe_pack(self->pool, matrix, sources);
-    self->packed_bytes += matrix->stride * count;
     return matrix;
 }
 
@@ -674,7 +666,6 @@ static const moe_device_ops_t cpu_ops = {
     .isa = cpu_isa,
     .allocate = cpu_allocate,
     .pack = cpu_pack,
-    .packed_bytes = cpu_packed_bytes,
     .reserve_attention = cpu_reserve_attention,
     .upload = cpu_upload,
     .read = cpu_read,

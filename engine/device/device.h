@@ -142,9 +142,6 @@ typedef struct {
     moe_matrix_t *(*pack)(moe_device_t *device, const moe_source_t *sources, uint32_t count,
                           uint32_t rows, uint32_t columns, moe_error_t *error);
 
-    /* Bytes of all packed matrices. */
-    uint64_t (*packed_bytes)(const moe_device_t *device);
-
     /* Makes room for `attend` with these dimensions over up to `context` positions.
      * 0, or -1 with MOE_LIMIT. */
     int (*reserve_attention)(moe_device_t *device, const moe_attention_t *attention,

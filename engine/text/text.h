@@ -49,7 +49,4 @@ void moe_ids_free(moe_ids_t *ids);
 /* Length of the longest prefix of data[0..size) that is whole, valid UTF-8 characters. */
 size_t moe_utf8_valid_prefix(const char *data, size_t size);
 
-/* Bytes at the end of data that could still become a valid character (0..3). */
-size_t moe_utf8_incomplete_tail(const char *data, size_t size);
-
 #endif

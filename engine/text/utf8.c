@@ -141,18 +141,3 @@ size_t moe_utf8_valid_prefix(const char *data, size_t size)
     }
     return n;
 }
-
-
-size_t moe_utf8_incomplete_tail(const char *data, size_t size)
-{
-    size_t length;
-
-    for (size_t n = 1; n <= 3 && n <= size; n++) {
-        const char *p = data + size - n;
-
-        if (((unsigned char) *p & 0xc0) != 0x80) {
-            return moe_utf8_classify(p, n, &length) == MOE_UTF8_INCOMPLETE ? n : 0;
-        }
-    }
-    return 0;
-}

@@ -482,7 +482,6 @@ static void test_loading(void **state)
     assert_int_equal(moe_forward_blocks(forward), 1);
     assert_int_equal(progress.done, progress.total);
     assert_true(progress.calls > 10);
-    assert_true(moe_forward_weight_bytes(forward) > moe_tensors_bytes(f.model->tensors) / 2);
     moe_forward_free(forward);
 
     options.progress = NULL;
