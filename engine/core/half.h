@@ -37,13 +37,11 @@ static inline float f32_from_bf16(uint16_t brain)
 /* binary32 to the nearest bfloat16, ties to even; NaN stays NaN. */
 static inline uint16_t bf16_from_f32(float value)
 {
-    uint32_t bits;
+    uint32_t bits, rounded;
 
     memcpy(&bits, &value, sizeof(bits));
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return (uint16_t) (bits >> 16 | 0x40u);
-    }
-    return (uint16_t) ((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+    rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return (uint16_t) ((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : rounded);
 }
 
 
@@ -89,24 +87,19 @@ static inline uint16_t f16_from_f32(float value)
 /* A finite binary32 to the nearest E4M3, ties to even; what is too large becomes the largest. */
 static inline uint8_t e4m3_from_f32(float value)
 {
-    uint32_t bits, sign;
+    uint32_t bits, sign, small, normal;
+    float magnitude;
 
     memcpy(&bits, &value, sizeof(bits));
     sign = bits >> 24 & 0x80u;
     bits &= 0x7fffffffu;
-    if (bits >= 0x43e00000u) {
-        return (uint8_t) (sign | 0x7eu);
-    }
-    if (bits < 0x3c800000u) {           /* below 2^-6: added to 2^14, the unit is 2^-9 */
-        float magnitude;
-
-        memcpy(&magnitude, &bits, sizeof(bits));
-        magnitude += 16384.0f;
-        memcpy(&bits, &magnitude, sizeof(bits));
-        return (uint8_t) (sign | (bits - 0x46800000u));
-    }
-    bits += 0x7ffffu + (bits >> 20 & 1u);
-    return (uint8_t) (sign | (bits - 0x3c000000u) >> 20);
+    memcpy(&magnitude, &bits, sizeof(bits));
+    magnitude += 16384.0f;              /* below 2^-6: added to 2^14, the unit is 2^-9 */
+    memcpy(&small, &magnitude, sizeof(bits));
+    small -= 0x46800000u;
+    normal = (bits + 0x7ffffu + (bits >> 20 & 1u) - 0x3c000000u) >> 20;
+    normal = bits < 0x3c800000u ? small : normal;
+    return (uint8_t) (sign | (bits < 0x43e00000u ? normal : 0x7eu));
 }
 
 

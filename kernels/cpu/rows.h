@@ -12,29 +12,43 @@
 #include "kernels/cpu/vector.h"
 
 
-/* Rounds x / scale to the nearest integer, ties to even: x is at most 127 scales, so that the sum
- * with 1.5 * 2^23 has it in its last bits. */
-static int8_t quantise(float x, float scale)
+/* Not a number when one of them is not: as integers, magnitudes are in their order, NaN last.
+ * Constant n, here and below: the compiler makes vectors of such loops. */
+MOE_INLINE float largest_magnitude(const float *x, const size_t n)
 {
-    const float shifted = scale > 0.0f ? x / scale + 12582912.0f : 12582912.0f;
-    uint32_t bits;
+    uint32_t largest = 0;
+    float magnitude;
 
-    memcpy(&bits, &shifted, sizeof(bits));
-    return (int8_t) (uint8_t) bits;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+
+        memcpy(&bits, &x[i], sizeof(bits));
+        bits &= 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    memcpy(&magnitude, &largest, sizeof(magnitude));
+    return magnitude;
 }
 
 
-/* Not a number when one of them is not. */
-static float largest_magnitude(const float *x, size_t n)
+/* Rounds x / scale to the nearest integer, ties to even: x is at most 127 scales, so that the sum
+ * with 1.5 * 2^23 has it in its last bits. */
+MOE_INLINE void quantise(const float *x, float scale, int8_t *row)
 {
-    float largest = 0.0f;
+    int8_t numbers[MOE_KV_GROUP];
 
-    for (size_t i = 0; i < n; i++) {
-        const float magnitude = fabsf(x[i]);
-
-        largest = magnitude > largest || magnitude != magnitude ? magnitude : largest;
+    if (!(scale > 0.0f)) {
+        memset(row, 0, MOE_KV_GROUP);
+        return;
     }
-    return largest;
+    for (size_t i = 0; i < MOE_KV_GROUP; i++) {
+        const float shifted = x[i] / scale + 12582912.0f;
+        uint32_t bits;
+
+        memcpy(&bits, &shifted, sizeof(bits));
+        numbers[i] = (int8_t) (uint8_t) bits;
+    }
+    memcpy(row, numbers, sizeof(numbers));
 }
 
 
@@ -44,13 +58,35 @@ static void store_q8_0(const float *x, size_t n, int8_t *row)
     uint16_t *scales = (uint16_t *) (row + size);
 
     for (size_t i = 0; i < size; i += MOE_KV_GROUP) {
-        const size_t numbers = n - i < MOE_KV_GROUP ? n - i : MOE_KV_GROUP;
-        const uint16_t scale = bf16_above(largest_magnitude(x + i, numbers) / 127.0f);
+        const float *group = x + i;
+        float last[MOE_KV_GROUP] = {0};
+        uint16_t scale;
 
-        scales[i / MOE_KV_GROUP] = scale;
-        for (size_t k = 0; k < MOE_KV_GROUP; k++) {
-            row[i + k] = k < numbers ? quantise(x[i + k], f32_from_bf16(scale)) : 0;
+        if (n - i < MOE_KV_GROUP) {
+            memcpy(last, group, (n - i) * sizeof(float));
+            group = last;
         }
+        scale = bf16_above(largest_magnitude(group, MOE_KV_GROUP) / 127.0f);
+        scales[i / MOE_KV_GROUP] = scale;
+        quantise(group, f32_from_bf16(scale), row + i);
+    }
+}
+
+
+/* The first n numbers become bfloat16. */
+static void store_bf16(const float *x, size_t n, uint16_t *row)
+{
+    uint16_t rounded[MOE_KV_GROUP];
+    size_t i = 0;
+
+    for (; i + MOE_KV_GROUP <= n; i += MOE_KV_GROUP) {
+        for (size_t k = 0; k < MOE_KV_GROUP; k++) {
+            rounded[k] = bf16_from_f32(x[i + k]);
+        }
+        memcpy(row + i, rounded, sizeof(rounded));
+    }
+    for (; i < n; i++) {
+        row[i] = bf16_from_f32(x[i]);
     }
 }
 
@@ -65,9 +101,7 @@ static void store_row(moe_kv_type_t type, const float *x, size_t n, void *row)
         memset((float *) row + n, 0, (size - n) * sizeof(float));
         break;
     case MOE_KV_BF16:
-        for (size_t i = 0; i < n; i++) {
-            ((uint16_t *) row)[i] = bf16_from_f32(x[i]);
-        }
+        store_bf16(x, n, row);
         memset((uint16_t *) row + n, 0, (size - n) * sizeof(uint16_t));
         break;
     case MOE_KV_Q8_0:
