@@ -34,8 +34,14 @@ typedef struct {
     _Atomic uint32_t finished;          /* generation of the last work done */
 } rank_t;
 
-/* One rank's part of some work; -1 with the rank's error when it is lost. */
-typedef int (*work_t)(rank_t *rank);
+/* What all ranks do, each its part. */
+typedef struct {
+    int (*run)(rank_t *rank);           /* -1 with the rank's error when it is lost; NULL: the end */
+    const moe_batch_t *const *batches;
+    moe_ranks_fn fn;
+    void *fn_context;
+    const size_t *items;
+} work_t;
 
 struct moe_ranks_s {
     moe_ranks_options_t options;
@@ -45,12 +51,7 @@ struct moe_ranks_s {
     rank_t *all;                        /* [count] */
     moe_comm_t **ends;                  /* [count + count]: over all; of groups */
 
-    /* The work: written while all drivers wait. */
-    work_t work;
-    const moe_batch_t *const *batches;
-    moe_ranks_fn fn;
-    void *fn_context;
-    const size_t *items;
+    work_t work;                        /* written while all drivers wait */
 
     _Alignas(64) _Atomic uint32_t generation;
     _Alignas(64) _Atomic uint32_t pending;      /* drivers that have not finished */
@@ -124,7 +125,7 @@ static int give_reason(moe_ranks_t *ranks, moe_error_t *error)
 /* The lost rank's drivers may still be at work. */
 static void do_part(rank_t *rank)
 {
-    if (rank->ranks->work(rank) != 0) {
+    if (rank->ranks->work.run(rank) != 0) {
         lose(rank->ranks, &rank->error);
     }
 }
@@ -159,7 +160,7 @@ static void *drive(void *argument)
 
     for (;;) {
         seen = wait_for_work(ranks, seen);
-        if (ranks->work == NULL) {
+        if (ranks->work.run == NULL) {
             return NULL;
         }
         do_part(rank);
@@ -195,9 +196,9 @@ static int wait_for_drivers(moe_ranks_t *ranks, uint64_t timeout_ns)
 }
 
 
-static void give_out(moe_ranks_t *ranks, work_t work)
+static void give_out(moe_ranks_t *ranks, const work_t *work)
 {
-    ranks->work = work;
+    ranks->work = *work;
     atomic_store(&ranks->pending, ranks->count - 1);
     atomic_fetch_add(&ranks->generation, 1);
     if (atomic_load(&ranks->sleepers) > 0) {
@@ -223,7 +224,8 @@ static void lose_late(moe_ranks_t *ranks)
 
 
 /* All ranks do some work; waits for them.  -1 with the reason when one is lost. */
-static int run_all(moe_ranks_t *ranks, work_t work, uint64_t timeout_ns, moe_error_t *error)
+static int run_all(moe_ranks_t *ranks, const work_t *work, uint64_t timeout_ns,
+                   moe_error_t *error)
 {
     if (atomic_load(&ranks->is_lost)) {
         return give_reason(ranks, error);
@@ -272,11 +274,16 @@ static int make_forward(rank_t *rank)
 }
 
 
+static uint32_t group_of(const rank_t *rank)
+{
+    return rank->world.rank / rank->world.parts;
+}
+
+
 static int run_forward(rank_t *rank)
 {
     rank->logits = moe_forward_step(rank->forward,
-                                    rank->ranks->batches[rank->world.rank / rank->world.parts],
-                                    &rank->error);
+                                    rank->ranks->work.batches[group_of(rank)], &rank->error);
     return rank->logits ? 0 : -1;
 }
 
@@ -284,18 +291,18 @@ static int run_forward(rank_t *rank)
 static void run_range(void *context, size_t first, size_t last, unsigned thread)
 {
     const rank_t *rank = context;
-    const moe_ranks_t *ranks = rank->ranks;
-    const uint32_t group = rank->world.rank / rank->world.parts;
-    const size_t begin = ranks->items[group] * rank->world.part / rank->world.parts;
+    const work_t *work = &rank->ranks->work;
+    const uint32_t group = group_of(rank);
+    const size_t begin = work->items[group] * rank->world.part / rank->world.parts;
 
-    ranks->fn(ranks->fn_context, group, begin + first, begin + last, rank->first_thread + thread);
+    work->fn(work->fn_context, group, begin + first, begin + last, rank->first_thread + thread);
 }
 
 
 /* Its part of the group's items. */
 static int run_loop(rank_t *rank)
 {
-    const size_t items = rank->ranks->items[rank->world.rank / rank->world.parts];
+    const size_t items = rank->ranks->work.items[group_of(rank)];
     const size_t begin = items * rank->world.part / rank->world.parts;
     const size_t end = items * (rank->world.part + 1) / rank->world.parts;
 
@@ -402,6 +409,7 @@ static moe_ranks_t *allocate(moe_model_t *model, const moe_ranks_options_t *opti
 moe_ranks_t *moe_ranks_create(moe_model_t *model, const moe_ranks_options_t *options,
                               moe_error_t *error)
 {
+    const work_t making = { .run = make_forward };
     moe_ranks_t *ranks;
 
     if (moe_ranks_check(options->ranks, options->tensor_parallel, options->forward.threads, error)
@@ -417,7 +425,7 @@ moe_ranks_t *moe_ranks_create(moe_model_t *model, const moe_ranks_options_t *opt
     /* Who cannot be made is not lost: nobody is told but the caller. */
     ranks->options.lost = NULL;
     if ((ranks->count > 1 && start_others(ranks, error) != 0)
-        || run_all(ranks, make_forward, 0, error) != 0)
+        || run_all(ranks, &making, 0, error) != 0)
     {
         moe_ranks_free(ranks);
         return NULL;
@@ -429,12 +437,14 @@ moe_ranks_t *moe_ranks_create(moe_model_t *model, const moe_ranks_options_t *opt
 
 void moe_ranks_free(moe_ranks_t *ranks)
 {
+    const work_t end = { .run = NULL };
+
     if (ranks == NULL) {
         return;
     }
     if (ranks->count > 1) {
         wait_for_drivers(ranks, 0);
-        give_out(ranks, NULL);
+        give_out(ranks, &end);
     }
     for (uint32_t r = 0; ranks->all && r < ranks->count; r++) {
         if (ranks->all[r].has_driver) {
@@ -490,8 +500,9 @@ const moe_forward_t *moe_ranks_forward(const moe_ranks_t *ranks, uint32_t rank)
 int moe_ranks_step(moe_ranks_t *ranks, const moe_batch_t *const *batches, const float **logits,
                    moe_error_t *error)
 {
-    ranks->batches = batches;
-    if (run_all(ranks, run_forward, ranks->options.timeout_ns, error) != 0) {
+    const work_t step = { .run = run_forward, .batches = batches };
+
+    if (run_all(ranks, &step, ranks->options.timeout_ns, error) != 0) {
         return -1;
     }
     for (uint32_t g = 0; g < ranks->groups; g++) {
@@ -504,10 +515,9 @@ int moe_ranks_step(moe_ranks_t *ranks, const moe_batch_t *const *batches, const 
 int moe_ranks_run(moe_ranks_t *ranks, moe_ranks_fn fn, void *context, const size_t *items,
                   moe_error_t *error)
 {
-    ranks->fn = fn;
-    ranks->fn_context = context;
-    ranks->items = items;
-    return run_all(ranks, run_loop, ranks->options.timeout_ns, error);
+    const work_t loop = { .run = run_loop, .fn = fn, .fn_context = context, .items = items };
+
+    return run_all(ranks, &loop, ranks->options.timeout_ns, error);
 }
 
 

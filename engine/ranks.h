@@ -10,7 +10,8 @@
  * rank is the forward pass called directly: no thread, no communication, no copy.
  *
  * A rank that is lost ends them all, for good: the step fails, so does every later one, and all that
- * is left is to free them, or to end the process.
+ * is left is to free them, or to end the process.  Others may still be at work then: what they were
+ * given lives on until moe_ranks_free has returned.
  */
 
 #ifndef MOE_RANKS_H

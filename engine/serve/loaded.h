@@ -18,6 +18,7 @@ typedef struct {
     moe_groups_t groups;                /* of ranks */
     const float **logits;               /* [groups] of the step in progress */
     size_t *drawn;                      /* [groups] sequences of it */
+    uint64_t drawn_ns;                  /* when */
     uint32_t batch_tokens, batch_sequences;     /* effective */
     moe_sampler_t **samplers;           /* [n_samplers] one per thread of all ranks */
     unsigned n_samplers;

@@ -298,23 +298,17 @@ static void emit(moe_engine_t *engine, moe_sequence_t *sequence)
 }
 
 
-typedef struct {
-    const moe_loaded_t *loaded;
-    uint64_t now_ns;
-} drawing_t;
-
-
 static void draw_some(void *context, uint32_t group, size_t first, size_t last, unsigned thread)
 {
-    const drawing_t *drawing = context;
-    const moe_plan_t *plan = drawing->loaded->groups.groups[group].plan;
+    const moe_loaded_t *loaded = context;
+    const moe_plan_t *plan = loaded->groups.groups[group].plan;
 
     for (size_t i = first; i < last; i++) {
         moe_sequence_t *sequence = (moe_sequence_t *) plan->tasks[i];
 
         sequence->previous_ns = sequence->last_token_ns;
-        sequence->outcome = moe_sequence_advance(sequence, drawing->loaded->samplers[thread],
-                                                 sequence->logits, drawing->now_ns,
+        sequence->outcome = moe_sequence_advance(sequence, loaded->samplers[thread],
+                                                 sequence->logits, loaded->drawn_ns,
                                                  &sequence->error);
     }
 }
@@ -338,18 +332,18 @@ static size_t hand_out(const moe_loaded_t *loaded, const moe_plan_t *plan, const
 static int draw_all(moe_loaded_t *loaded, moe_error_t *error)
 {
     const moe_groups_t *groups = &loaded->groups;
-    drawing_t drawing = { .loaded = loaded, .now_ns = moe_now_ns() };
     size_t values = 0;
 
+    loaded->drawn_ns = moe_now_ns();
     for (uint32_t g = 0; g < groups->count; g++) {
         loaded->drawn[g] = groups->batches[g]->n_sequences;
         values += hand_out(loaded, groups->groups[g].plan, loaded->logits[g]);
     }
     if (values >= WORTH_SHARING) {
-        return moe_ranks_run(loaded->ranks, draw_some, &drawing, loaded->drawn, error);
+        return moe_ranks_run(loaded->ranks, draw_some, loaded, loaded->drawn, error);
     }
     for (uint32_t g = 0; g < groups->count; g++) {
-        draw_some(&drawing, g, 0, loaded->drawn[g], 0);
+        draw_some(loaded, g, 0, loaded->drawn[g], 0);
     }
     return 0;
 }

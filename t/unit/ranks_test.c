@@ -497,15 +497,15 @@ static void test_late_rank(void **state)
     fixture_t *f = open_model(tiny_model_defaults());
     moe_ranks_options_t options = rank_options(f, 4);
     const size_t items[4] = { 1, 1, 1, 1 };
+    uint32_t sleeper = 0, late = 2;
     moe_ranks_t *ranks;
     moe_error_t error;
 
     options.timeout_ns = 100000000u;
     ranks = create(f, &options);
-    assert_int_equal(moe_ranks_run(ranks, sleep_in_group, &(uint32_t) { 0 }, items, &error), 0);
+    assert_int_equal(moe_ranks_run(ranks, sleep_in_group, &sleeper, items, &error), 0);
     for (int again = 0; again < 2; again++) {
-        assert_int_equal(moe_ranks_run(ranks, sleep_in_group, &(uint32_t) { 2 }, items, &error),
-                         -1);
+        assert_int_equal(moe_ranks_run(ranks, sleep_in_group, &late, items, &error), -1);
         assert_int_equal(error.code, MOE_UNAVAILABLE);
         assert_string_equal(error.message, "rank 2 did not end its step within 100 ms");
     }
