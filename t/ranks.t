@@ -11,7 +11,7 @@ my @requests = map {
 my $SECONDS = $Moe::Server::SLOW;
 
 # What the log says of an engine that ends because a rank is lost; it waits for no thread.
-my @loss = (qr/\[alert\].*a rank is lost/, qr/ThreadSanitizer: thread leak/);
+my @loss = (qr/\[alert\].*a rank is lost/, qr/ThreadSanitizer: (?:thread leak|reported)/);
 
 sub answers {
     my ($server) = @_;
