@@ -74,11 +74,16 @@ static double short_time(const moe_scheduler_t *scheduler)
 }
 
 
+/* Whether a share fills the step up to short_ns only. */
+static int is_cut(const moe_scheduler_t *scheduler, const moe_share_t *share)
+{
+    return scheduler->pace->busy_ns < scheduler->pace->contested_ns && floods(scheduler, share);
+}
+
+
 /* Rows of a prompt that the step has room and time for. */
 static uint32_t fitting_rows(const moe_scheduler_t *scheduler, const moe_task_t *task)
 {
-    int cut = scheduler->pace->busy_ns < scheduler->pace->contested_ns
-              && floods(scheduler, task->share);
     uint32_t space = scheduler->options.batch_rows - scheduler->plan.rows;
     uint32_t prefill = scheduler->size.prefill_rows;
     uint32_t least = prefill < MOE_LEAST_CHUNK ? MOE_LEAST_CHUNK - prefill : 0;
@@ -87,7 +92,8 @@ static uint32_t fitting_rows(const moe_scheduler_t *scheduler, const moe_task_t 
     if (moe_cost_known(&scheduler->pace->cost)) {
         rows = moe_cost_rows(&scheduler->pace->cost, &scheduler->size,
                              task->computed + task->step_rows,
-                             cut ? scheduler->short_ns : scheduler->time_ns);
+                             is_cut(scheduler, task->share) ? scheduler->short_ns
+                                                            : scheduler->time_ns);
     }
     /* While the cost of a row is unknown, too: a slow machine's first step must not be its
      * longest. */
@@ -193,6 +199,10 @@ static void plan_chunks(moe_scheduler_t *scheduler)
     scheduler->cut_short = 0;
     while ((first = moe_scheduler_pick(scheduler, admitting, &second)).task) {
         rows = fitting_rows(scheduler, first.task);
+        if (rows == 0 && is_cut(scheduler, first.task->share)) {
+            first.task->share->full = 1;        /* others may go on */
+            continue;
+        }
         if (rows == 0) {
             break;
         }

@@ -354,6 +354,7 @@ static void list_candidates(moe_scheduler_t *scheduler)
 {
     for (moe_share_t *share = scheduler->shares; share; share = share->next) {
         share->chunked = NULL;
+        share->full = 0;
         share->candidate = find_candidate(scheduler, share->waiting.first);
     }
     for (moe_task_t *task = scheduler->running.last; task; task = task->previous) {
@@ -413,6 +414,9 @@ moe_contender_t moe_scheduler_pick(const moe_scheduler_t *scheduler, int admitti
 
     second->task = NULL;
     for (moe_share_t *share = scheduler->shares; share; share = share->next) {
+        if (share->full) {
+            continue;
+        }
         contender = contender_of(scheduler, share, admitting);
         if (precedes(&contender, &first)) {
             *second = first;

@@ -60,6 +60,7 @@ typedef struct moe_share_s {
     uint32_t blocks;
     struct moe_task_s *chunked;     /* running tasks with more than one row to go, oldest first */
     struct moe_task_s *candidate;   /* the first in `waiting` that could run */
+    int full;                       /* has what it may have of the step's time */
 } moe_share_t;
 
 /* The scheduler's view of a sequence; embedded in it. */

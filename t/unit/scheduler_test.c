@@ -885,12 +885,19 @@ static void test_contested(void **state)
         assert_in_range(step(&bench, MS / 10), 120, 130);   /* a quarter of step_time */
     }
     assert_true(steps > 50);
-    /* As soon as all of it is let in it is no flood. */
+    /* Also while both are served equally, what the flood leaves of a step is the other's. */
+    bench.shares[1].served = bench.shares[0].served;
+    add(&bench, other, 400, 1, 0);
+    assert_in_range(step(&bench, MS / 10), 300, 512);
+    finish(&bench, other);
+    /* What is let in at once is no flood. */
     for (unsigned i = 0; i < TASKS; i++) {
-        if (jobs[i].task.state == MOE_TASK_WAITING) {
+        if (jobs[i].task.state != MOE_TASK_NEW) {
             finish(&bench, &jobs[i]);
         }
     }
+    bench.tenant = 0;
+    add(&bench, &jobs[0], 400, 1, 0);
     assert_true(step(&bench, MS / 10) > 250);
     while (step(&bench, MS / 10) > 0) {
     }
