@@ -379,8 +379,8 @@ moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_
     f->pool = moe_pool_create(options->threads, error);
     f->device = f->pool ? moe_device_cpu(f->pool, error) : NULL;
     f->ops = f->device ? f->device->ops : NULL;
-    if (f->device == NULL || make_placement(f, error) != 0 || load_weights(f, error) != 0 || make_cache(f, error) != 0
-        || make_activations(f, error) != 0)
+    if (f->device == NULL || make_placement(f, error) != 0 || load_weights(f, error) != 0
+        || make_cache(f, error) != 0 || make_activations(f, error) != 0)
     {
         moe_forward_free(f);
         return NULL;

@@ -1,8 +1,8 @@
 /*
  * Rank 0 is the calling thread, the others are drivers: threads that wait for the generation of
  * work to be raised, do their rank's part of it and count themselves as finished.  What they wait
- * for between two steps is short, so both sides spin a little before they sleep, like the threads of
- * a pool; in an idle engine all of them sleep.
+ * for between two steps is short, so both sides spin a little before they sleep, like the threads
+ * of a pool; in an idle engine all of them sleep.
  *
  * The caller waits for the drivers no longer than ranks wait for each other inside a step: who is
  * late then is lost, whatever it does.  After that no work is given out any more.
@@ -36,7 +36,7 @@ typedef struct {
 
 /* What all ranks do, each its part. */
 typedef struct {
-    int (*run)(rank_t *rank);           /* -1 with the rank's error when it is lost; NULL: the end */
+    int (*run)(rank_t *rank);           /* -1 with the rank's error: it is lost; NULL: the end */
     const moe_batch_t *const *batches;
     moe_ranks_fn fn;
     void *fn_context;
@@ -60,9 +60,10 @@ struct moe_ranks_s {
     _Atomic uint32_t is_lost;
 
     pthread_mutex_t lock;
-    uint64_t loaded, total;             /* bytes of all ranks */
+    uint64_t loaded;                    /* bytes, by all ranks */
     moe_error_t reason;                 /* once is_lost */
 };
+
 
 static uint32_t or_one(uint32_t value)
 {
@@ -122,7 +123,6 @@ static int give_reason(moe_ranks_t *ranks, moe_error_t *error)
 }
 
 
-/* The lost rank's drivers may still be at work. */
 static void do_part(rank_t *rank)
 {
     if (rank->ranks->work.run(rank) != 0) {

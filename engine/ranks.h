@@ -1,17 +1,18 @@
 /*
  * The ranks of a model in this process, and how they run a step together.
  *
- * A rank is a thread group with a device, a forward pass and packed weights of its own; on a machine
- * with several NUMA nodes it is bound to one of them, and its memory lies there.  `tensor_parallel`
- * adjacent ranks form a group: they share sequences, so a group is what has a cache and a scheduler.
- * Experts are spread over all ranks, so all run every step, with rows of their own or without.
+ * A rank is a thread group with a device, a forward pass and packed weights of its own; on a
+ * machine with several NUMA nodes it is bound to one of them, and its memory lies there.
+ * `tensor_parallel` adjacent ranks form a group: they share sequences, so a group is what has a
+ * cache and a scheduler.  Experts are spread over all ranks, so all run every step, with rows of
+ * their own or without.
  *
  * Rank 0 runs on the thread that calls; each other one has a thread that waits for work.  An only
  * rank is the forward pass called directly: no thread, no communication, no copy.
  *
- * A rank that is lost ends them all, for good: the step fails, so does every later one, and all that
- * is left is to free them, or to end the process.  Others may still be at work then: what they were
- * given lives on until moe_ranks_free has returned.
+ * A rank that is lost ends them all, for good: the step fails, so does every later one, and all
+ * that is left is to free them, or to end the process.  Others may still be at work then: what they
+ * were given lives on until moe_ranks_free has returned.
  */
 
 #ifndef MOE_RANKS_H
@@ -31,8 +32,8 @@ typedef struct {
      * `progress` is called by one rank at a time, with the sums of all.
      */
     moe_forward_options_t forward;
-    /* Called once when a rank is lost, with the reason, on whichever rank's thread notices first: it
-     * must not wait for a step.  May be NULL. */
+    /* Called once when a rank is lost, with the reason, on whichever rank's thread notices first:
+     * it must not wait for a step.  May be NULL. */
     void (*lost)(void *context, const moe_error_t *reason);
     void *lost_context;
 } moe_ranks_options_t;
@@ -55,11 +56,11 @@ void moe_ranks_free(moe_ranks_t *ranks);
 uint32_t moe_ranks_count(const moe_ranks_t *ranks);
 uint32_t moe_ranks_groups(const moe_ranks_t *ranks);
 unsigned moe_ranks_threads(const moe_ranks_t *ranks);       /* of all */
-unsigned moe_ranks_nodes(const moe_ranks_t *ranks);         /* NUMA nodes that they are bound to, or 1 */
+unsigned moe_ranks_nodes(const moe_ranks_t *ranks);         /* NUMA nodes that they are bound to */
 const moe_forward_t *moe_ranks_forward(const moe_ranks_t *ranks, uint32_t rank);
 
-/* Runs a step: batches [groups] (none is NULL, any may be empty) to logits [groups], each valid until
- * the next step.  0, or -1 with MOE_UNAVAILABLE when a rank is lost. */
+/* Runs a step: batches [groups] (none is NULL, any may be empty) to logits [groups], each valid
+ * until the next step.  0, or -1 with MOE_UNAVAILABLE when a rank is lost. */
 int moe_ranks_step(moe_ranks_t *ranks, const moe_batch_t *const *batches, const float **logits,
                    moe_error_t *error);
 

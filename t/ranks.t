@@ -75,8 +75,8 @@ SKIP: {
     is_deeply(answers($server), $expected, 'the same answers');
 }
 
-# A rank is lost in the middle of answers; the next engine has the same fault, but comes to their end
-# before that.
+# A rank is lost in the middle of answers; the next engine has the same fault, but comes to their
+# end before that.
 for my $how ('exit', 'stall') {
     local $ENV{MOE_FAULT} = "rank1:step40:$how";
     my $server = server(main => 'env MOE_FAULT;', threads => 2, location => 'moe_resume 3;',
@@ -120,14 +120,16 @@ for my $how ('exit', 'stall') {
 }
 
 # Commands.
-my @run = ('run', $Moe::Server::MODEL, '-p', 'Syntax: gzip', '-n', 30, '--threads', 2, '--ranks', 2);
+my @run = ('run', $Moe::Server::MODEL, '-p', 'Syntax: gzip', '-n', 30,
+           '--threads', 2, '--ranks', 2);
 for my $case (
     ['', [@run], 0, qr/finish: (?:stop|length)/],
     ['rank1:step9:exit', [@run], 1, qr/moe-engine: step 9: fault: rank 1 has left$/m],
     ['rank0:step1:exit', ['bench', $Moe::Server::MODEL, '--threads', 2, '--ranks', 2], 1,
      qr/^moe-engine: step 1: fault: rank 0 has left$/m],
-    ['rank1:step1:exit', ['logits', $Moe::Server::MODEL, '--tokens', '1,2', '--threads', 2, '--ranks',
-                          2], 1, qr/^moe-engine: step 1: fault: rank 1 has left$/m],
+    ['rank1:step1:exit',
+     ['logits', $Moe::Server::MODEL, '--tokens', '1,2', '--threads', 2, '--ranks', 2], 1,
+     qr/^moe-engine: step 1: fault: rank 1 has left$/m],
     ['rank2:step9:exit', [@run], 1, qr/^moe-engine: MOE_FAULT: there is no rank 2 among 2$/m],
     ['sometimes', [@run], 1, qr/^moe-engine: MOE_FAULT: "sometimes" is not/m],
     ['', [@run[0 .. 6], 2, '--ranks', 3], 1,

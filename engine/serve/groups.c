@@ -113,7 +113,8 @@ void moe_groups_add(moe_groups_t *groups, moe_task_t *task)
 }
 
 
-/* Takes the first task that waits in a group in vain to a nearer one with room; 0: there is none. */
+/* Takes the first task that waits in a group in vain to a nearer one with room.  0: there is
+ * none. */
 static int move_one(moe_groups_t *groups, uint32_t from)
 {
     moe_task_t *task = moe_scheduler_first_waiting(groups->groups[from].scheduler);
@@ -210,17 +211,17 @@ void moe_groups_complete(moe_groups_t *groups, uint64_t elapsed_ns)
 
 
 /* name(): the sum of what `value` is of each group. */
-#define SUM(type, name, value)                                                                  \
-    type name(const moe_groups_t *groups)                                                       \
-    {                                                                                           \
-        type sum = 0;                                                                           \
-                                                                                                \
-        for (uint32_t g = 0; g < groups->count; g++) {                                          \
-            const moe_rank_group_t *group = &groups->groups[g];                                      \
-                                                                                                \
-            sum += value;                                                                       \
-        }                                                                                       \
-        return sum;                                                                             \
+#define SUM(type, name, value)                                                                 \
+    type name(const moe_groups_t *groups)                                                      \
+    {                                                                                          \
+        type sum = 0;                                                                          \
+                                                                                               \
+        for (uint32_t g = 0; g < groups->count; g++) {                                         \
+            const moe_rank_group_t *group = &groups->groups[g];                                \
+                                                                                               \
+            sum += value;                                                                      \
+        }                                                                                      \
+        return sum;                                                                            \
     }
 
 SUM(uint32_t, moe_groups_running, moe_scheduler_running(group->scheduler))

@@ -4,10 +4,10 @@
  * and everything here is what its scheduler does.
  *
  * A new sequence goes where it is through soonest: what of its tokens the group's cache lacks, the
- * rows that wait there already, and for every sequence there MOE_GROUP_SEQUENCE rows, for those that
- * it will have, count alike.  So a prefix is computed once as long as that group keeps up, and is
- * computed again by another before it leaves that one idle.  Who was never started and lacks a place
- * goes to another group when that one has it and is nearer by the same count.
+ * rows that wait there already, and for every sequence there MOE_GROUP_SEQUENCE rows, for those
+ * that it will have, count alike.  So a prefix is computed once as long as that group keeps up, and
+ * is computed again by another before it leaves that one idle.  Who was never started and lacks a
+ * place goes to another group when that one has it and is nearer by the same count.
  */
 
 #ifndef MOE_GROUPS_H
@@ -25,7 +25,7 @@ typedef struct {
 
 typedef struct {
     uint32_t count;
-    moe_rank_group_t *groups;            /* [count] */
+    moe_rank_group_t *groups;       /* [count] */
     const moe_batch_t **batches;    /* [count] those of the plans */
     moe_pace_t pace;                /* groups are alike: what one has measured all know */
 } moe_groups_t;

@@ -4,8 +4,8 @@
 #
 #     make bench    or    perl -It/lib t/bench/ranks.pl [ROUNDS] [OPTION …]
 #
-# `moe-engine bench`, 32 sequences at a time, in turn with one rank and with two; medians of the time
-# of a decode step.  Options go to both.  The aim: at most 5 % more.
+# `moe-engine bench`, 32 sequences at a time, in turn with one rank and with two; medians of the
+# time of a decode step.  Options go to both.  The aim: at most 5 % more.
 
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-/* Groups of ranks, with made-up tasks: where a sequence goes, and that nobody is lost on the way. */
+/* Groups of ranks, with made-up tasks: where a sequence goes, that nobody is lost on the way. */
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -233,7 +233,8 @@ static void test_random_load(void **state)
             if (job->alive) {
                 end(bench, job);
             }
-            add(bench, i % JOBS, 1 + (seed >> 20) % 5, 1 + (seed >> 8) % 300, 1 + (seed >> 24) % 60);
+            add(bench, i % JOBS, 1 + (seed >> 20) % 5, 1 + (seed >> 8) % 300,
+                1 + (seed >> 24) % 60);
             job->task.paused = (seed >> 16) % 7 == 0;
             for (unsigned n = (seed >> 28) % 4; n > 0; n--) {
                 step(bench);
