@@ -2,7 +2,7 @@
  * What one rank sends another when rows go to experts, the same layout on every device:
  *
  *     u32 rows, u32 entries       how much follows
- *     u32 list[entries]           row of this part << 12 | slot of the receiver: who wants which row
+ *     u32 list[entries]           row of this part << 12 | slot of the receiver that wants it
  *     rows                        each once, in a form of kernels/payload.h
  *
  * The results come back in the order of the list, without a word about it.

@@ -7,11 +7,10 @@
  *     fp8     n rounded up to 4 bytes in E4M3 (arXiv 2209.05433), rounded to nearest, ties to even,
  *             then for each 128 of them an f32 scale: the largest magnitude of the group / 448
  *
- * A scale takes as many bits as the numbers need of it: int8 has one step size for a group, so that
- * one large number costs all others their precision, and groups are small; fp8 is relative over 15
- * powers of two, and 128 is the group of what it is used with: checkpoints in FP8 and kernels that
- * multiply rows of this very form.  A bfloat16 scale has the range of the numbers, which binary16 has
- * not, in the same 16 bits.
+ * Groups are as small as the numbers need them: int8 has one step size for a group, so that one
+ * large number costs all others their precision; fp8 is relative over 15 powers of two, and 128 is
+ * the group of what it is used with: checkpoints in FP8 and kernels that multiply rows of this very
+ * form.  A bfloat16 scale has the range of the numbers, which binary16 has not, in the same bits.
  *
  * A group with a number that is not finite reads as all NaN, in int8 and fp8.
  */

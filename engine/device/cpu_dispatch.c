@@ -1,6 +1,6 @@
 /*
- * Both plans are counting sorts: entries by rank and, where they arrive, by slot.  Sizes come first,
- * then starts, then each entry takes the next place, so that equals stay in their order.
+ * Both plans are counting sorts: entries by rank and, where they arrive, by slot.  Sizes come
+ * first, then starts, then each entry takes the next place, so that equals stay in their order.
  */
 
 #include "engine/device/cpu_dispatch.h"

@@ -1,4 +1,5 @@
-/* plan_dispatch and plan_arrival of device.h: a few numbers for each row and expert, on one thread. */
+/* plan_dispatch and plan_arrival of device.h: a few numbers for each row and expert, on one
+ * thread. */
 
 #ifndef MOE_CPU_DISPATCH_H
 #define MOE_CPU_DISPATCH_H

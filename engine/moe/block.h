@@ -56,7 +56,8 @@ void moe_block_place(const moe_block_state_t *self, const moe_placement_shape_t 
 /* Rows of a group of `parts` ranks that are each one's share, rounded up. */
 uint32_t moe_block_rows(const moe_world_t *world, uint32_t batch_rows);
 
-/* Memory for batches of options->rows rows a rank.  0, or -1 with MOE_LIMIT; freed in either case. */
+/* Memory for batches of options->rows rows a rank.  0, or -1 with MOE_LIMIT; to be freed in either
+ * case. */
 int moe_block_batch_create(moe_block_batch_t *batch, const moe_exchange_options_t *options,
                            float *scratch, moe_error_t *error);
 void moe_block_batch_free(moe_block_batch_t *batch);

@@ -172,7 +172,8 @@ static size_t fill_part(moe_exchange_t *self, uint32_t rank)
     const size_t rows = read_part(self, part)->rows * self->row_bytes;
     const moe_conversion_t copy = {
         .from_type = self->payload, .to_type = self->payload, .size = self->options.hidden,
-        .from = self->local, .from_index = d->sent + (size_t) rank * d->rows, .to = (char *) part + list,
+        .from = self->local, .from_index = d->sent + (size_t) rank * d->rows,
+        .to = (char *) part + list,
     };
 
     convert(self, &copy, d->rows, &part->rows);

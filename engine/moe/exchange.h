@@ -8,17 +8,18 @@
  *     return_send         results leave: one for each (row, slot)
  *     return_recv         the results of this rank's own rows have come; moe/combine.h adds them up
  *
- * Between a send and its recv the rank may compute whatever does not use this comm.  Numbers of rows
- * may be 0.  Who gets which row, and how many, is known to the device only (offsets and counts in
- * its memory), the host knows capacities: so the verbs can be captured in a graph.
+ * Between a send and its recv the rank may compute whatever does not use this comm.  Numbers of
+ * rows may be 0.  Who gets which row, and how many, the device knows (offsets and counts in its
+ * memory); the host goes by capacities, so that these operations can be captured in a graph.  It
+ * looks at counts only to send no more than there is, and to check what came from others.
  *
  * An only rank sends nothing: its rows go from x into the groups, and results are used where they
  * are.  The same holds for the rows that any rank has for itself.
  *
- * What a payload rounds, it rounds of all rows, those that stay at home included: so results do not
- * depend on who holds which expert, nor on the number of ranks.  Results come back in the same form,
- * but for fp8, whose results are bf16: three bits of a number are enough to multiply with, too few to
- * add up.
+ * What a payload rounds, it rounds of all rows, those that stay at home included: so results do
+ * not depend on who holds which expert, nor on the number of ranks.  Results come back in the same
+ * form, but for fp8, whose results are bf16: three bits of a number are enough to multiply with,
+ * too few to add up.
  *
  * The memory is that of one batch on its way; all blocks of a model use it in turn.
  */
@@ -34,7 +35,7 @@ typedef struct {
     const moe_world_t *world;
     uint32_t experts, top_k, hidden;
     uint32_t slots;                 /* of each rank */
-    uint32_t rows;                  /* that this rank sends in a step, at most; equal on all ranks */
+    uint32_t rows;                  /* that a rank sends in a step, at most; the same on all */
     moe_payload_t payload;
 } moe_exchange_options_t;
 
@@ -71,13 +72,13 @@ typedef struct {
 /* Most rows that a rank can receive: what its experts need memory for. */
 size_t moe_exchange_capacity(const moe_exchange_options_t *options);
 
-/* 0, or -1 with MOE_LIMIT.  Freed in either case. */
+/* 0, or -1 with MOE_LIMIT.  To be freed in either case. */
 int moe_exchange_create(moe_exchange_t *self, const moe_exchange_options_t *options,
                         moe_error_t *error);
 void moe_exchange_free(moe_exchange_t *self);
 
 /* x: [n, hidden], stays until dispatch_recv has returned; ids: [n, top_k] < experts, different in
- * each row; n <= options.rows.  -1, as all verbs, with MOE_UNAVAILABLE when another rank is lost. */
+ * each row; n <= options.rows.  -1, as all verbs, with MOE_UNAVAILABLE when a rank is lost. */
 int moe_exchange_dispatch_send(moe_exchange_t *self, const moe_exchange_map_t *map, const float *x,
                                const uint32_t *ids, uint32_t n, moe_error_t *error);
 

@@ -1,7 +1,7 @@
 /*
- * Rows in and out of the forms of kernels/payload.h.  Reading is exact but for the one product with
- * a scale; writing is done with the same operations on each number on every instruction set, so that
- * ranks agree to the bit.  A group is copied to where its size is constant.
+ * Rows in and out of the forms of kernels/payload.h.  Reading is exact but for the one product
+ * with a scale; writing is done with the same operations on each number on every instruction set,
+ * so that ranks agree to the bit.  A group is copied to where its size is constant.
  */
 
 #ifndef MOE_CPU_PAYLOAD_H

@@ -1,5 +1,5 @@
-/* The CPU device: packing, products over stacks and groups, rows to slots and back, attention in waves;
- * the same bits with any number of threads. */
+/* The CPU device: packing, products over stacks and groups, rows to slots and back, attention in
+ * waves; the same bits with any number of threads. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -168,8 +168,8 @@ static void test_grouped(void **state)
 
 #define ENTRY(row, slot) ((uint32_t) (row) << MOE_ENTRY_SLOT_BITS | (slot))
 
-/* Rank 1 of 2 with two slots each; expert 0 is on both.  What arrives is grouped by slot, rows of one
- * slot in the order of ranks and of their lists. */
+/* Rank 1 of 2 with two slots each; expert 0 is on both.  What arrives is grouped by slot, rows of
+ * one slot in the order of ranks and of their lists. */
 static void test_dispatch(void **state)
 {
     enum { ROWS = 3, TOP_K = 2, ENTRIES = ROWS * TOP_K, WORDS = 16 };
@@ -178,7 +178,8 @@ static void test_dispatch(void **state)
     const uint32_t to_other[] = {3, 3, ENTRY(0, 1), ENTRY(1, 0), ENTRY(2, 1)};
     const uint32_t to_self[] = {0, 3, ENTRY(0, 0), ENTRY(1, 1), ENTRY(2, 0)};
     const uint32_t from_other[] = {2, 3, ENTRY(0, 1), ENTRY(1, 0), ENTRY(1, 1)};
-    const uint32_t arrived[2][3] = {{3, 0, 4}, {1, 5, 2}}, arrived_rows[2][3] = {{0, 1, 1}, {0, 1, 2}};
+    const uint32_t arrived[2][3] = {{3, 0, 4}, {1, 5, 2}};
+    const uint32_t arrived_rows[2][3] = {{0, 1, 1}, {0, 1, 2}};
     const uint32_t slot_offsets[3] = {0, 3, 6}, result_offsets[3] = {0, 3, 3}, sent[3] = {0, 1, 2};
     const uint64_t expected_counts[3] = {13, 12, 11};
     uint64_t counts[3] = {10, 10, 10};

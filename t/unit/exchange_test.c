@@ -1,7 +1,7 @@
 /*
- * Blocks of experts over ranks: the same bits as on one rank, for every payload, whatever is computed
- * while rows travel, wherever experts are and however many rows there are; what travels, counted;
- * what a peer may send, refused.
+ * Blocks of experts over ranks: the same bits as on one rank, for every payload, whatever is
+ * computed while rows travel, wherever experts are and however many rows there are; what travels,
+ * counted; what a peer may send, refused.
  */
 
 #include <pthread.h>
