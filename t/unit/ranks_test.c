@@ -207,17 +207,23 @@ static void check_counts(const fixture_t *f, const moe_ranks_t *ranks)
 }
 
 
-static void check_bits(const fixture_t *f, const moe_ranks_options_t *options, uint32_t chunk,
-                       uint64_t seed, const float *expected)
+/* Returns the bytes of rows that all ranks sent to experts of others. */
+static uint64_t check_bits(const fixture_t *f, const moe_ranks_options_t *options, uint32_t chunk,
+                           uint64_t seed, const float *expected)
 {
     moe_ranks_t *ranks = create(f, options);
     float *logits = compute(f, ranks, chunk, seed);
+    uint64_t sent = 0;
 
     assert_memory_equal(logits, expected,
                         SEQUENCES * TOKENS * f->options.vocabulary * sizeof(float));
     check_counts(f, ranks);
+    for (uint32_t r = 0; r < moe_ranks_count(ranks); r++) {
+        sent += moe_forward_exchanged(moe_ranks_forward(ranks, r)).dispatch_rows;
+    }
     free(logits);
     moe_ranks_free(ranks);
+    return sent;
 }
 
 
@@ -248,13 +254,18 @@ static void test_exchange(void **state)
 
         for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++) {
             moe_ranks_options_t options = rank_options(f, worlds[i][0]);
+            uint64_t in_halves, at_once;
 
             options.tensor_parallel = worlds[i][1];
             options.forward.exchange = p;
             options.forward.overlap = MOE_OVERLAP_TWO_BATCH;
-            check_bits(f, &options, TOKENS, i, expected);
+            in_halves = check_bits(f, &options, TOKENS, i, expected);
             options.forward.overlap = MOE_OVERLAP_OFF;
-            check_bits(f, &options, 5, i, expected);
+            at_once = check_bits(f, &options, 5, i, expected);
+            assert_true(worlds[i][0] == 1 ? at_once == 0 : at_once > 0);
+            if (options.tensor_parallel == 1) {         /* else parts share rows in another way */
+                assert_int_equal(in_halves, at_once);
+            }
         }
         free(expected);
     }
