@@ -18,6 +18,7 @@
 #include "engine/loader.h"
 #include "engine/mixer/mixer.h"
 #include "engine/moe/block.h"
+#include "engine/moe/dense.h"
 #include "engine/moe/placement.h"
 
 #define MIN_HALF 16u            /* rows of a half, at least: each reads all weights once more */
@@ -28,7 +29,7 @@ typedef struct {
     const float *input_norm, *post_norm;
     moe_kv_t cache;
     int is_moe;
-    moe_experts_t dense;
+    moe_dense_t dense;
     moe_block_state_t moe;
 } layer_t;
 
@@ -54,6 +55,7 @@ struct moe_forward_s {
     layer_t *layers;
 
     moe_matrix_t *embedding, *head;
+    moe_split_t vocabulary;             /* of the head */
     const float *final_norm;
     moe_rope_tables_t ropes;
 
@@ -63,7 +65,7 @@ struct moe_forward_s {
     staging_t host, rows;               /* the same arrays on host and device */
     float *hidden, *normed, *mixed;     /* [batch_rows, H] */
     float *picked, *logits;             /* [batch_outputs, H], [batch_outputs, vocabulary] */
-    float *mixer_scratch, *ffn_scratch;
+    float *mixer_scratch, *ffn_scratch, *head_scratch;
     moe_block_batch_t blocks[2];        /* the second one: of the other half */
     moe_placement_t *placement;         /* of the layers with experts; NULL: there are none */
     uint32_t experts, top_k;            /* of those layers */
@@ -84,6 +86,32 @@ static void *allocate(moe_forward_t *f, size_t count, size_t size, moe_error_t *
 }
 
 
+/* There must be something for everyone. */
+static int check_parts(const moe_model_t *model, uint32_t parts, moe_error_t *error)
+{
+    if (parts > model->hidden || parts > model->vocabulary) {
+        return moe_fail(error, MOE_INVALID, "tensor_parallel %u: the model has %u tokens, of %u "
+                        "numbers each", parts, model->vocabulary, model->hidden);
+    }
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        const moe_layer_t *layer = &model->layers[i];
+        const moe_mixer_t *mixer = moe_mixer_find(layer->mixer);
+        const uint32_t width = layer->is_moe ? layer->moe.shared.width : layer->dense.width;
+        const uint32_t most = mixer ? mixer->most_parts(layer) : parts;
+
+        if (parts > most) {
+            return moe_fail(error, MOE_INVALID, "tensor_parallel %u: layer %u has %u heads to be "
+                            "divided", parts, i, most);
+        }
+        if (width > 0 && parts > width) {
+            return moe_fail(error, MOE_INVALID, "tensor_parallel %u: the network of layer %u has a "
+                            "width of %u", parts, i, width);
+        }
+    }
+    return 0;
+}
+
+
 static int check_options(const moe_model_t *model, const moe_forward_options_t *o,
                          moe_error_t *error)
 {
@@ -97,7 +125,7 @@ static int check_options(const moe_model_t *model, const moe_forward_options_t *
     if (o->batch_rows > 1u << 20 || o->batch_sequences > 1u << 20) {
         return moe_fail(error, MOE_INVALID, "batch sizes must be at most %u", 1u << 20);
     }
-    return 0;
+    return check_parts(model, o->world.parts, error);
 }
 
 
@@ -150,12 +178,20 @@ static int load_moe(moe_forward_t *f, uint32_t index, moe_loader_t *loader, moe_
 }
 
 
+static moe_mixer_env_t mixer_env(moe_forward_t *f, moe_loader_t *loader)
+{
+    return (moe_mixer_env_t) {
+        .loader = loader, .world = &f->options.world, .ropes = &f->ropes,
+        .hidden = f->model->hidden, .context = f->options.context,
+        .batch_rows = f->options.batch_rows,
+    };
+}
+
+
 static int load_layer(moe_forward_t *f, uint32_t index, moe_loader_t *loader, moe_error_t *error)
 {
     const moe_layer_t *descriptor = &f->model->layers[index];
-    const moe_mixer_env_t env = {
-        loader, &f->ropes, f->model->hidden, f->options.context, f->options.batch_rows
-    };
+    const moe_mixer_env_t env = mixer_env(f, loader);
     layer_t *layer = &f->layers[index];
 
     layer->mixer = moe_mixer_find(descriptor->mixer);
@@ -173,15 +209,31 @@ static int load_layer(moe_forward_t *f, uint32_t index, moe_loader_t *loader, mo
     if (layer->is_moe) {
         return load_moe(f, index, loader, error);
     }
-    return moe_experts_create(&layer->dense, &descriptor->dense, 1, loader, error);
+    return moe_dense_create(&layer->dense, &descriptor->dense, &f->options.world, loader, error);
+}
+
+
+/* Where the head is the embedding one matrix is enough, unless this rank's head is a part of it; it
+ * has been counted as loaded. */
+static moe_matrix_t *load_head(moe_forward_t *f, moe_loader_t *loader, moe_error_t *error)
+{
+    const moe_weight_t *embedding = &f->model->embedding, *head = &f->model->head;
+    const int tied = head->tensor == embedding->tensor
+                     && head->row_offset == embedding->row_offset;
+
+    f->vocabulary = moe_split_of(&f->options.world, f->model->vocabulary, 1);
+    if (!tied) {
+        return moe_split_load(&f->vocabulary, loader, head, error);
+    }
+    return f->options.world.group == NULL
+               ? f->embedding : moe_load_slices(loader, head, 1, f->vocabulary.first, 0,
+                                                f->vocabulary.count, 0, error);
 }
 
 
 static int load_weights(moe_forward_t *f, moe_error_t *error)
 {
     const moe_model_t *model = f->model;
-    const int tied = model->head.tensor == model->embedding.tensor
-                     && model->head.row_offset == model->embedding.row_offset;
     moe_loader_t loader = {
         .device = f->device, .progress = f->options.progress,
         .progress_context = f->options.progress_context,
@@ -198,7 +250,7 @@ static int load_weights(moe_forward_t *f, moe_error_t *error)
         }
     }
     f->final_norm = moe_load_vector(&loader, &model->final_norm, error);
-    f->head = tied ? f->embedding : moe_load_matrix(&loader, &model->head, error);
+    f->head = load_head(f, &loader, error);
     if (f->final_norm == NULL || f->head == NULL) {
         return -1;
     }
@@ -223,6 +275,21 @@ uint64_t moe_forward_block_bytes(const moe_model_t *model, moe_kv_type_t type)
 
     for (uint32_t i = 0; i < model->n_layers; i++) {
         bytes += row_bytes(&model->layers[i], type) * MOE_BLOCK_TOKENS;
+    }
+    return bytes;
+}
+
+
+uint64_t moe_forward_whole_bytes(const moe_model_t *model)
+{
+    uint64_t bytes = moe_weight_bytes(&model->embedding);
+
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        const moe_layer_t *layer = &model->layers[i];
+        const moe_mixer_t *mixer = moe_mixer_find(layer->mixer);
+
+        bytes += mixer ? mixer->whole_bytes(layer) : 0;
+        bytes += layer->is_moe ? moe_weight_bytes(&layer->moe.router.gate) : 0;
     }
     return bytes;
 }
@@ -308,9 +375,8 @@ static int make_moe(moe_forward_t *f, moe_error_t *error)
 /* Scratch memory for whichever layer needs most. */
 static int make_scratch(moe_forward_t *f, moe_error_t *error)
 {
-    const moe_mixer_env_t env = {
-        NULL, &f->ropes, f->model->hidden, f->options.context, f->options.batch_rows
-    };
+    const moe_mixer_env_t env = mixer_env(f, NULL);
+    const size_t head = moe_split_scratch(&f->vocabulary, f->options.batch_outputs);
     moe_exchange_options_t exchange = {.rows = 0};
     size_t mixer = 0, ffn = 0;
 
@@ -321,13 +387,14 @@ static int make_scratch(moe_forward_t *f, moe_error_t *error)
         const layer_t *layer = &f->layers[i];
         const size_t m = layer->mixer->scratch_floats(&f->model->layers[i], &env);
         const size_t w = layer->is_moe ? moe_block_scratch(&layer->moe, &exchange)
-                                       : moe_experts_scratch(&layer->dense, f->options.batch_rows);
+                                       : moe_dense_scratch(&layer->dense, f->options.batch_rows);
 
         mixer = m > mixer ? m : mixer;
         ffn = w > ffn ? w : ffn;
     }
     return (f->mixer_scratch = allocate(f, mixer, sizeof(float), error)) == NULL
                    || (f->ffn_scratch = allocate(f, ffn, sizeof(float), error)) == NULL
+                   || (f->head_scratch = allocate(f, head, sizeof(float), error)) == NULL
                ? -1
                : 0;
 }
@@ -547,15 +614,19 @@ static micro_batch_t take_rows(moe_forward_t *f, const moe_rows_t *rows, uint32_
 
 
 /* x += mixer(norm(x)), and the norm for what follows. */
-static void mix(moe_forward_t *f, const layer_t *layer, const micro_batch_t *m)
+static int mix(moe_forward_t *f, const layer_t *layer, const micro_batch_t *m, moe_error_t *error)
 {
     const uint32_t n = m->rows.n;
 
     norm(f, m->hidden, layer->input_norm, n, m->normed);
-    layer->mixer->run(layer->mixer_state, &m->rows, &layer->cache, m->normed, m->mixed,
-                      f->mixer_scratch);
+    if (layer->mixer->run(layer->mixer_state, &m->rows, &layer->cache, m->normed, m->mixed,
+                          f->mixer_scratch, error) != 0)
+    {
+        return -1;
+    }
     f->ops->add(f->device, m->mixed, n, f->model->hidden, m->hidden);
     norm(f, m->hidden, layer->post_norm, n, m->normed);
+    return 0;
 }
 
 
@@ -566,10 +637,14 @@ static void add_mixed(moe_forward_t *f, const micro_batch_t *m)
 
 
 /* x += dense(norm(x)) */
-static void run_dense(moe_forward_t *f, const layer_t *layer, const micro_batch_t *m)
+static int run_dense(moe_forward_t *f, const layer_t *layer, const micro_batch_t *m,
+                     moe_error_t *error)
 {
-    moe_experts_run(&layer->dense, m->normed, m->rows.n, NULL, f->ffn_scratch, m->mixed);
+    if (moe_dense_run(&layer->dense, m->normed, m->rows.n, f->ffn_scratch, m->mixed, error) != 0) {
+        return -1;
+    }
     add_mixed(f, m);
+    return 0;
 }
 
 
@@ -577,10 +652,11 @@ static void run_dense(moe_forward_t *f, const layer_t *layer, const micro_batch_
 static int run_layer(moe_forward_t *f, const layer_t *layer, const micro_batch_t *m,
                      moe_error_t *error)
 {
-    mix(f, layer, m);
+    if (mix(f, layer, m, error) != 0) {
+        return -1;
+    }
     if (!layer->is_moe) {
-        run_dense(f, layer, m);
-        return 0;
+        return run_dense(f, layer, m, error);
     }
     if (moe_block_run(&layer->moe, m->block, f->options.overlap, m->normed, m->rows.n, m->mixed,
                       error) != 0)
@@ -611,10 +687,13 @@ static int send_half(const layer_t *layer, const micro_batch_t *m, moe_error_t *
 }
 
 
-static void compute_half(const layer_t *layer, const micro_batch_t *m)
+static int compute_half(const layer_t *layer, const micro_batch_t *m, moe_error_t *error)
 {
-    moe_block_shared(&layer->moe, m->block);
+    if (moe_block_shared(&layer->moe, m->block, error) != 0) {
+        return -1;
+    }
     moe_block_experts(&layer->moe, m->block);
+    return 0;
 }
 
 
@@ -648,29 +727,19 @@ static int end_half(moe_forward_t *f, micro_batch_t *m, moe_error_t *error)
 static int run_halves(moe_forward_t *f, const layer_t *layer, micro_batch_t *a, micro_batch_t *b,
                       moe_error_t *error)
 {
-    mix(f, layer, a);
-    if (end_half(f, b, error) != 0) {
+    if (mix(f, layer, a, error) != 0 || end_half(f, b, error) != 0) {
         return -1;
     }
     if (!layer->is_moe) {
-        run_dense(f, layer, a);
-        mix(f, layer, b);
-        run_dense(f, layer, b);
-        return 0;
+        return run_dense(f, layer, a, error) != 0 || mix(f, layer, b, error) != 0
+               || run_dense(f, layer, b, error) != 0 ? -1 : 0;
     }
-    if (send_half(layer, a, error) != 0) {
-        return -1;
-    }
-    mix(f, layer, b);
-    if (moe_block_recv(&layer->moe, a->block, error) != 0 || send_half(layer, b, error) != 0) {
-        return -1;
-    }
-    compute_half(layer, a);
-    if (moe_block_recv(&layer->moe, b->block, error) != 0 || return_half(layer, a, error) != 0) {
-        return -1;
-    }
-    compute_half(layer, b);
-    return end_half(f, a, error) != 0 || return_half(layer, b, error) != 0 ? -1 : 0;
+    return send_half(layer, a, error) != 0 || mix(f, layer, b, error) != 0
+           || moe_block_recv(&layer->moe, a->block, error) != 0
+           || send_half(layer, b, error) != 0 || compute_half(layer, a, error) != 0
+           || moe_block_recv(&layer->moe, b->block, error) != 0
+           || return_half(layer, a, error) != 0 || compute_half(layer, b, error) != 0
+           || end_half(f, a, error) != 0 || return_half(layer, b, error) != 0 ? -1 : 0;
 }
 
 
@@ -691,10 +760,25 @@ static int run_layers_in_halves(moe_forward_t *f, const moe_rows_t *rows, moe_er
 }
 
 
+/* Logits of the rows that are wanted. */
+static int run_head(moe_forward_t *f, uint32_t n, moe_error_t *error)
+{
+    const uint32_t hidden = f->model->hidden;
+    const moe_linear_t head = {
+        f->head, f->picked, hidden, 0,
+        moe_split_own(&f->vocabulary, n, f->head_scratch, f->logits),
+        moe_split_stride(&f->vocabulary), 0
+    };
+
+    f->ops->gather(f->device, f->hidden, f->rows.outputs, n, hidden, f->picked);
+    norm(f, f->picked, f->final_norm, n, f->picked);
+    f->ops->linear(f->device, &head, 1, n);
+    return moe_split_gather(&f->vocabulary, f->device, n, f->head_scratch, f->logits, error);
+}
+
+
 const float *moe_forward_step(moe_forward_t *f, const moe_batch_t *batch, moe_error_t *error)
 {
-    const uint32_t hidden = f->model->hidden, vocabulary = f->model->vocabulary;
-    const moe_linear_t head = {f->head, f->picked, hidden, 0, f->logits, vocabulary, 0};
     moe_rows_t rows;
     uint32_t n_outputs = stage_batch(f, batch, &rows), micro_batches;
 
@@ -706,11 +790,11 @@ const float *moe_forward_step(moe_forward_t *f, const moe_batch_t *batch, moe_er
     if ((micro_batches > 1 ? run_layers_in_halves : run_layers)(f, &rows, error) != 0) {
         return NULL;
     }
-    f->ops->gather(f->device, f->hidden, f->rows.outputs, n_outputs, hidden, f->picked);
-    norm(f, f->picked, f->final_norm, n_outputs, f->picked);
-    f->ops->linear(f->device, &head, 1, n_outputs);
+    if (run_head(f, n_outputs, error) != 0) {
+        return NULL;
+    }
     return f->ops->read(f->device, f->logits,
-                        (size_t) n_outputs * vocabulary * sizeof(float));
+                        (size_t) n_outputs * f->model->vocabulary * sizeof(float));
 }
 
 

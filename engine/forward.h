@@ -41,7 +41,8 @@ typedef struct {
 } moe_forward_options_t;
 
 /* Packs the weights of `model` (which must stay open) and allocates everything a step needs:
- * a step allocates nothing.  NULL with MOE_LIMIT (memory) or MOE_BAD_MODEL. */
+ * a step allocates nothing.  NULL with MOE_INVALID, before any weight is read, when the options do
+ * not fit the model; with MOE_LIMIT (memory) or MOE_BAD_MODEL. */
 moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_t *options,
                                   moe_error_t *error);
 void moe_forward_free(moe_forward_t *forward);
@@ -52,6 +53,9 @@ moe_pool_t *moe_forward_pool(const moe_forward_t *forward);
 /* Bytes of a cache block for this model, to size cache_bytes with.  0 when the model has a layer of
  * an unknown kind. */
 uint64_t moe_forward_block_bytes(const moe_model_t *model, moe_kv_type_t type);
+
+/* Bytes of the weights that the ranks of a tensor-parallel group do not divide. */
+uint64_t moe_forward_whole_bytes(const moe_model_t *model);
 
 uint32_t moe_forward_blocks(const moe_forward_t *forward);          /* number of cache blocks */
 const char *moe_forward_isa(const moe_forward_t *forward);          /* "avx512", "avx2", "c" */
@@ -78,7 +82,7 @@ typedef struct {
 } moe_batch_t;
 
 /* Runs a step, of no sequences, too.  Returns logits [sum of n_outputs, vocabulary] f32 in batch
- * order; valid until the next step.  The caller keeps within the options (checked by assert).  NULL
+ * order, the same on all ranks of a group; valid until the next step.  The caller keeps within the options (checked by assert).  NULL
  * with MOE_UNAVAILABLE when another rank is lost; an only rank does not fail. */
 const float *moe_forward_step(moe_forward_t *forward, const moe_batch_t *batch,
                               moe_error_t *error);

@@ -12,7 +12,7 @@ static const char *weight_data(const moe_weight_t *weight)
 }
 
 
-static size_t weight_bytes(const moe_weight_t *weight)
+uint64_t moe_weight_bytes(const moe_weight_t *weight)
 {
     return moe_dtype_bytes(weight->tensor->dtype, (size_t) weight->rows * weight->columns);
 }
@@ -28,7 +28,7 @@ static moe_source_t weight_source(const moe_weight_t *weight)
 
 void moe_load_skip(moe_loader_t *loader, const moe_weight_t *weight)
 {
-    loader->done += weight_bytes(weight);
+    loader->done += moe_weight_bytes(weight);
     if (loader->progress) {
         loader->progress(loader->progress_context, loader->done, loader->total);
     }
@@ -37,7 +37,7 @@ void moe_load_skip(moe_loader_t *loader, const moe_weight_t *weight)
 
 void moe_load_done(moe_loader_t *loader, const moe_weight_t *weight)
 {
-    moe_mapping_release(weight_data(weight), weight_bytes(weight));
+    moe_mapping_release(weight_data(weight), moe_weight_bytes(weight));
     moe_load_skip(loader, weight);
 }
 

@@ -16,6 +16,9 @@ typedef struct {
     uint64_t done, total;           /* bytes of the checkpoint */
 } moe_loader_t;
 
+/* What a weight takes in the checkpoint. */
+uint64_t moe_weight_bytes(const moe_weight_t *weight);
+
 /* Counts a weight as done that this rank leaves to others. */
 void moe_load_skip(moe_loader_t *loader, const moe_weight_t *weight);
 

@@ -18,6 +18,7 @@
 #include "engine/core/clock.h"
 #include "engine/core/futex.h"
 #include "engine/core/topology.h"
+#include "engine/loader.h"
 
 typedef struct {
     moe_ranks_t *ranks;
@@ -523,14 +524,7 @@ int moe_ranks_run(moe_ranks_t *ranks, moe_ranks_fn fn, void *context, const size
 
 static uint64_t ffn_bytes(const moe_ffn_t *ffn)
 {
-    const moe_weight_t *const weights[] = { &ffn->gate, &ffn->up, &ffn->down };
-    uint64_t bytes = 0;
-
-    for (unsigned i = 0; i < 3; i++) {
-        bytes += moe_dtype_bytes(weights[i]->tensor->dtype,
-                                 (size_t) weights[i]->rows * weights[i]->columns);
-    }
-    return bytes;
+    return moe_weight_bytes(&ffn->gate) + moe_weight_bytes(&ffn->up) + moe_weight_bytes(&ffn->down);
 }
 
 
@@ -538,6 +532,7 @@ uint64_t moe_ranks_weights_needed(const moe_model_t *model, uint32_t ranks,
                                   uint32_t tensor_parallel)
 {
     const uint64_t all = moe_tensors_bytes(model->tensors);
+    const uint32_t groups = or_one(ranks) / or_one(tensor_parallel);
     uint64_t spread = 0, held = 0;
 
     ranks = or_one(ranks);
@@ -553,7 +548,7 @@ uint64_t moe_ranks_weights_needed(const moe_model_t *model, uint32_t ranks,
             held += ffn_bytes(&layer->moe.experts[0]) * slots * ranks;
         }
     }
-    return held + (all - spread) * (ranks / or_one(tensor_parallel));
+    return held + (all - spread) * groups + moe_forward_whole_bytes(model) * (ranks - groups);
 }
 
 

@@ -82,6 +82,10 @@ static ngx_http_moe_setting_t  ngx_http_moe_settings[] = {
       NGX_HTTP_MOE_NUMBER, 1, 1024,
       ngx_http_moe_offset(ranks) },
 
+    { ngx_string("tensor_parallel"), "tensor_parallel",
+      NGX_HTTP_MOE_NUMBER, 1, 1024,
+      ngx_http_moe_offset(tensor_parallel) },
+
     { ngx_string("peer_timeout"), "peer_timeout_ms",
       NGX_HTTP_MOE_TIME, 10, 3600000,
       ngx_http_moe_offset(peer_timeout) },
@@ -246,9 +250,18 @@ ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static ngx_int_t
 ngx_http_moe_model_ranks(ngx_conf_t *cf, ngx_http_moe_model_t *model)
 {
-    off_t  threads;
+    off_t  threads, ranks;
 
     threads = model->threads ? model->threads : (off_t) ngx_ncpu;
+    ranks = model->ranks ? model->ranks : 1;
+
+    if (model->tensor_parallel && ranks % model->tensor_parallel) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"tensor_parallel\" of model \"%V\" is %O, which "
+                           "does not divide its \"ranks\": %O",
+                           &model->name, model->tensor_parallel, ranks);
+        return NGX_ERROR;
+    }
 
     if (model->ranks > threads) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,

@@ -25,6 +25,7 @@ struct ngx_http_moe_model_s {
     /* 0: the engine's default */
     off_t                     threads;
     off_t                     ranks;
+    off_t                     tensor_parallel;
     off_t                     peer_timeout;   /* ms */
     off_t                     context;
     off_t                     kv_cache;       /* bytes */

@@ -21,7 +21,8 @@ typedef struct {
 
 static const number_option_t number_options[] = {
     { "--threads", 1, 1024, offsetof(moe_engine_options_t, threads) },
-    { "--ranks", 1, MOE_RANKS_LIMIT, offsetof(moe_engine_options_t, ranks) }
+    { "--ranks", 1, MOE_RANKS_LIMIT, offsetof(moe_engine_options_t, ranks) },
+    { "--tensor-parallel", 1, MOE_RANKS_LIMIT, offsetof(moe_engine_options_t, tensor_parallel) }
 };
 
 

@@ -193,6 +193,25 @@ static void cpu_gather(moe_device_t *device, const float *x, const uint32_t *ind
 }
 
 
+static void copy_floats(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+
+    for (size_t i = first; i < last; i++) {
+        memcpy(j->y + i * j->y_stride, j->x + i * j->x_stride, j->size * sizeof(float));
+    }
+}
+
+
+static void cpu_copy(moe_device_t *device, const float *x, size_t x_stride, uint32_t n,
+                     uint32_t size, float *y, size_t y_stride)
+{
+    row_job_t job = {.x = x, .x_stride = x_stride, .size = size, .y = y, .y_stride = y_stride};
+
+    moe_pool_run(cpu(device)->pool, copy_floats, &job, n, row_grain(size));
+}
+
+
 static void norm_rows(void *context, size_t first, size_t last, unsigned thread)
 {
     const row_job_t *j = context;
@@ -671,6 +690,7 @@ static const moe_device_ops_t cpu_ops = {
     .read = cpu_read,
     .embed = cpu_embed,
     .gather = cpu_gather,
+    .copy = cpu_copy,
     .rms_norm = cpu_rms_norm,
     .linear = cpu_linear,
     .grouped = cpu_grouped,

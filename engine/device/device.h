@@ -160,6 +160,10 @@ typedef struct {
     void (*gather)(moe_device_t *device, const float *x, const uint32_t *index, uint32_t n,
                    uint32_t size, float *y);
 
+    /* y[i] = the first `size` floats of x[i].  Strides are floats between rows. */
+    void (*copy)(moe_device_t *device, const float *x, size_t x_stride, uint32_t n, uint32_t size,
+                 float *y, size_t y_stride);
+
     /* RMS norm of the first `size` floats of each row; y may be x. */
     void (*rms_norm)(moe_device_t *device, const float *x, size_t x_stride, const float *weight,
                      float eps, uint32_t n, uint32_t size, float *y, size_t y_stride);

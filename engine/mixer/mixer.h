@@ -10,16 +10,24 @@
 #include "engine/loader.h"
 #include "engine/mixer/rope.h"
 #include "engine/model/model.h"
+#include "engine/split.h"
 
 /* What all mixers of a model share. */
 typedef struct {
     moe_loader_t *loader;
+    const moe_world_t *world;           /* lives as long as the mixers */
     moe_rope_tables_t *ropes;
     uint32_t hidden, context, batch_rows;
 } moe_mixer_env_t;
 
 typedef struct {
     moe_mixer_kind_t kind;
+
+    /* Among how many ranks of a group a layer can be divided at most. */
+    uint32_t (*most_parts)(const moe_layer_t *layer);
+
+    /* Bytes of a layer's weights that are not divided. */
+    uint64_t (*whole_bytes)(const moe_layer_t *layer);
 
     /* How many numbers a layer keeps of each token. */
     uint32_t (*cache_numbers)(const moe_layer_t *layer);
@@ -31,9 +39,10 @@ typedef struct {
      * stay.  NULL with MOE_LIMIT or MOE_BAD_MODEL. */
     void *(*create)(const moe_layer_t *layer, const moe_mixer_env_t *env, moe_error_t *error);
 
-    /* y = mixer(x) for all rows, [n, hidden] both; writes the rows' cache entries first. */
-    void (*run)(void *state, const moe_rows_t *rows, const moe_kv_t *cache, const float *x,
-                float *y, float *scratch);
+    /* y = mixer(x) for all rows, [n, hidden] both; writes the rows' cache entries first.  All ranks
+     * of a group call it with the same rows.  0, or -1 with MOE_UNAVAILABLE when one is lost. */
+    int (*run)(void *state, const moe_rows_t *rows, const moe_kv_t *cache, const float *x, float *y,
+               float *scratch, moe_error_t *error);
 } moe_mixer_t;
 
 /* NULL when there is no such kind. */

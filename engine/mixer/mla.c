@@ -9,14 +9,20 @@
  *     c, k = kv_a x                   cache row = [norm(c) | rotate(k)]
  *     query = [key^T q_nope | rotate(q_rope)]
  *     y = output value attend(query, cache)
+ *
+ * The ranks of a tensor-parallel group divide the heads and the rows of the output projection;
+ * every one computes q_a and kv_a and keeps the whole cache.
  */
 
 #include "engine/mixer/mixer.h"
+
+#define ARRAYS 7u
 
 typedef struct {
     const moe_mla_t *mla;
     moe_device_t *device;
     uint32_t hidden;
+    moe_split_t heads, rows;            /* of which this rank has some; rows: of output */
     moe_matrix_t *q_a, *q_b;            /* q_a NULL: no query compression */
     moe_matrix_t *kv_a, *output;
     moe_matrix_t *key, *value;          /* stacks of heads: [kv_lora, nope], [value, kv_lora] */
@@ -25,15 +31,30 @@ typedef struct {
     moe_attention_t attention;
 } mla_t;
 
-/* Scratch memory, all [n, ...]. */
+/* Scratch memory, all [n, ...]; heads: this rank's. */
 typedef struct {
     float *q_latent;                    /* q_lora */
     float *q;                           /* heads * (nope + rope) */
     float *kv;                          /* kv_lora + rope */
     float *query;                       /* heads * (kv_lora + rope) */
     float *average;                     /* heads * kv_lora */
-    float *values;                      /* heads * value */
+    float *values;                      /* all heads * value */
+    float *parts;                       /* to gather values and y in */
 } scratch_t;
+
+
+static uint32_t mla_most_parts(const moe_layer_t *layer)
+{
+    return layer->mla.heads;
+}
+
+
+static uint64_t mla_whole_bytes(const moe_layer_t *layer)
+{
+    const moe_mla_t *m = &layer->mla;
+
+    return (m->q_lora ? moe_weight_bytes(&m->q_a) : 0) + moe_weight_bytes(&m->kv_a);
+}
 
 
 static uint32_t mla_cache_numbers(const moe_layer_t *layer)
@@ -42,31 +63,46 @@ static uint32_t mla_cache_numbers(const moe_layer_t *layer)
 }
 
 
-/* Floats of one row of each scratch array. */
-static void scratch_rows(const moe_mla_t *m, size_t rows[6])
+static moe_split_t split_heads(const moe_mla_t *m, const moe_world_t *world)
 {
-    const size_t heads = m->heads;
+    return moe_split_of(world, m->heads, m->value);
+}
+
+
+static moe_split_t split_rows(const moe_world_t *world, uint32_t hidden)
+{
+    return moe_split_of(world, hidden, 1);
+}
+
+
+/* Floats of one row of each scratch array. */
+static void scratch_rows(const moe_mla_t *m, const moe_split_t *split, const moe_split_t *output,
+                         size_t rows[ARRAYS])
+{
+    const size_t heads = split->count;
+    const size_t of_values = moe_split_scratch(split, 1), of_output = moe_split_scratch(output, 1);
 
     rows[0] = m->q_lora;
     rows[1] = heads * (m->nope + m->rope);
     rows[2] = m->kv_lora + m->rope;
     rows[3] = heads * (m->kv_lora + m->rope);
     rows[4] = heads * m->kv_lora;
-    rows[5] = heads * m->value;
+    rows[5] = (size_t) m->heads * m->value;
+    rows[6] = of_values > of_output ? of_values : of_output;
 }
 
 
-static scratch_t lay_out(const moe_mla_t *m, size_t n, float *memory)
+static scratch_t lay_out(const mla_t *self, size_t n, float *memory)
 {
     scratch_t scratch;
-    float **const arrays[6] = {
+    float **const arrays[ARRAYS] = {
         &scratch.q_latent, &scratch.q, &scratch.kv, &scratch.query, &scratch.average,
-        &scratch.values
+        &scratch.values, &scratch.parts
     };
-    size_t rows[6];
+    size_t rows[ARRAYS];
 
-    scratch_rows(m, rows);
-    for (size_t i = 0; i < 6; i++) {
+    scratch_rows(self->mla, &self->heads, &self->rows, rows);
+    for (size_t i = 0; i < ARRAYS; i++) {
         *arrays[i] = memory;
         memory += n * rows[i];
     }
@@ -76,32 +112,36 @@ static scratch_t lay_out(const moe_mla_t *m, size_t n, float *memory)
 
 static size_t mla_scratch_floats(const moe_layer_t *layer, const moe_mixer_env_t *env)
 {
-    size_t rows[6], floats = 0;
+    const moe_split_t heads = split_heads(&layer->mla, env->world);
+    const moe_split_t output = split_rows(env->world, env->hidden);
+    size_t rows[ARRAYS], floats = 0;
 
-    scratch_rows(&layer->mla, rows);
-    for (size_t i = 0; i < 6; i++) {
+    scratch_rows(&layer->mla, &heads, &output, rows);
+    for (size_t i = 0; i < ARRAYS; i++) {
         floats += env->batch_rows * rows[i];
     }
     return floats;
 }
 
 
-/* The heads' key and value projections, out of whichever form the checkpoint has them in. */
+/* This rank's heads' key and value projections, out of whichever form the checkpoint has them in. */
 static int load_keys_and_values(mla_t *self, moe_loader_t *loader, moe_error_t *error)
 {
     const moe_mla_t *m = self->mla;
     const int apart = m->k_b.tensor != NULL;
-    const uint32_t step = m->nope + m->value;
+    const uint32_t step = m->nope + m->value, heads = self->heads.count, first = self->heads.first;
 
     if (apart) {
-        self->key = moe_load_slices(loader, &m->k_b, m->heads, 0, m->kv_lora, m->kv_lora, 0, error);
+        self->key = moe_load_slices(loader, &m->k_b, heads, first * m->kv_lora, m->kv_lora,
+                                    m->kv_lora, 0, error);
         self->value = self->key == NULL ? NULL
-                      : moe_load_slices(loader, &m->v_b, m->heads, 0, m->value, m->value, 0, error);
+                      : moe_load_slices(loader, &m->v_b, heads, first * m->value, m->value,
+                                        m->value, 0, error);
     } else {
-        self->key = moe_load_slices(loader, &m->kv_b, m->heads, 0, step, m->nope, 1, error);
+        self->key = moe_load_slices(loader, &m->kv_b, heads, first * step, step, m->nope, 1, error);
         self->value = self->key == NULL ? NULL
-                      : moe_load_slices(loader, &m->kv_b, m->heads, m->nope, step, m->value, 0,
-                                        error);
+                      : moe_load_slices(loader, &m->kv_b, heads, first * step + m->nope, step,
+                                        m->value, 0, error);
     }
     if (self->value == NULL) {
         return -1;
@@ -117,19 +157,20 @@ static int load_keys_and_values(mla_t *self, moe_loader_t *loader, moe_error_t *
 static int load_weights(mla_t *self, const moe_mixer_env_t *env, moe_error_t *error)
 {
     const moe_mla_t *m = self->mla;
+    const moe_split_t queries = moe_split_of(env->world, m->heads, m->nope + m->rope);
     moe_loader_t *loader = env->loader;
 
     if ((m->q_lora
          && ((self->q_a = moe_load_matrix(loader, &m->q_a, error)) == NULL
              || (self->q_norm = moe_load_vector(loader, &m->q_norm, error)) == NULL))
-        || (self->q_b = moe_load_matrix(loader, &m->q_b, error)) == NULL
+        || (self->q_b = moe_split_load(&queries, loader, &m->q_b, error)) == NULL
         || (self->kv_a = moe_load_matrix(loader, &m->kv_a, error)) == NULL
         || (self->kv_norm = moe_load_vector(loader, &m->kv_norm, error)) == NULL
         || load_keys_and_values(self, loader, error) != 0)
     {
         return -1;
     }
-    self->output = moe_load_matrix(loader, &m->output, error);
+    self->output = moe_split_load(&self->rows, loader, &m->output, error);
     return self->output ? 0 : -1;
 }
 
@@ -146,7 +187,9 @@ static void *mla_create(const moe_layer_t *layer, const moe_mixer_env_t *env, mo
     self->mla = m;
     self->device = device;
     self->hidden = env->hidden;
-    self->attention = (moe_attention_t) {m->heads, m->kv_lora, m->rope, m->scale};
+    self->heads = split_heads(m, env->world);
+    self->rows = split_rows(env->world, env->hidden);
+    self->attention = (moe_attention_t) {self->heads.count, m->kv_lora, m->rope, m->scale};
     self->rope = moe_rope_table(env->ropes, device, m->rope_frequencies, m->rope,
                                 m->rope_magnitude, env->context, error);
     if (self->rope == NULL || load_weights(self, env, error) != 0
@@ -163,7 +206,8 @@ static void project(const mla_t *self, uint32_t n, const float *x, const scratch
 {
     const moe_mla_t *m = self->mla;
     const moe_device_ops_t *ops = self->device->ops;
-    const size_t q_size = (size_t) m->heads * (m->nope + m->rope), kv_size = m->kv_lora + m->rope;
+    const size_t q_size = (size_t) self->heads.count * (m->nope + m->rope);
+    const size_t kv_size = m->kv_lora + m->rope;
     const moe_linear_t down[2] = {
         {self->kv_a, x, self->hidden, 0, s->kv, kv_size, 0},
         self->q_a ? (moe_linear_t) {self->q_a, x, self->hidden, 0, s->q_latent, m->q_lora, 0}
@@ -181,15 +225,34 @@ static void project(const mla_t *self, uint32_t n, const float *x, const scratch
 }
 
 
-static void mla_run(void *state, const moe_rows_t *rows, const moe_kv_t *cache, const float *x,
-                    float *y, float *memory)
+/* y = output values, of all heads. */
+static int project_out(const mla_t *self, uint32_t n, const scratch_t *s, float *y,
+                       moe_error_t *error)
+{
+    const size_t size = (size_t) self->heads.units * self->heads.unit;
+    const moe_linear_t output = {
+        self->output, s->values, size, 0, moe_split_own(&self->rows, n, s->parts, y),
+        moe_split_stride(&self->rows), 0
+    };
+
+    if (moe_split_gather(&self->heads, self->device, n, s->parts, s->values, error) != 0) {
+        return -1;
+    }
+    self->device->ops->linear(self->device, &output, 1, n);
+    return moe_split_gather(&self->rows, self->device, n, s->parts, y, error);
+}
+
+
+static int mla_run(void *state, const moe_rows_t *rows, const moe_kv_t *cache, const float *x,
+                   float *y, float *memory, moe_error_t *error)
 {
     const mla_t *self = state;
     const moe_mla_t *m = self->mla;
     moe_device_t *device = self->device;
     const moe_device_ops_t *ops = device->ops;
-    const size_t head = m->nope + m->rope, width = m->kv_lora + m->rope, heads = m->heads;
-    const scratch_t s = lay_out(m, rows->n, memory);
+    const size_t head = m->nope + m->rope, width = m->kv_lora + m->rope;
+    const size_t heads = self->heads.count;
+    const scratch_t s = lay_out(self, rows->n, memory);
 
     project(self, rows->n, x, &s);
 
@@ -201,21 +264,23 @@ static void mla_run(void *state, const moe_rows_t *rows, const moe_kv_t *cache, 
 
     const moe_linear_t absorb = {self->key, s.q, heads * head, head, s.query, heads * width, width};
     ops->linear(device, &absorb, 1, rows->n);
-    ops->rope(device, rows, self->rope, m->rope_interleaved, m->heads, m->rope, s.q + m->nope,
+    ops->rope(device, rows, self->rope, m->rope_interleaved, (uint32_t) heads, m->rope, s.q + m->nope,
               heads * head, head, s.query + m->kv_lora, heads * width, width);
 
     ops->attend(device, &self->attention, rows, cache, s.query, s.average);
 
     const moe_linear_t value = {self->value, s.average, heads * m->kv_lora, m->kv_lora,
-                                s.values, heads * m->value, m->value};
+                                moe_split_own(&self->heads, rows->n, s.parts, s.values),
+                                moe_split_stride(&self->heads), m->value};
     ops->linear(device, &value, 1, rows->n);
-    const moe_linear_t output = {self->output, s.values, heads * m->value, 0, y, self->hidden, 0};
-    ops->linear(device, &output, 1, rows->n);
+    return project_out(self, rows->n, &s, y, error);
 }
 
 
 const moe_mixer_t moe_mixer_mla = {
     .kind = MOE_MIXER_MLA,
+    .most_parts = mla_most_parts,
+    .whole_bytes = mla_whole_bytes,
     .cache_numbers = mla_cache_numbers,
     .scratch_floats = mla_scratch_floats,
     .create = mla_create,

@@ -74,7 +74,7 @@ int moe_block_create(moe_block_state_t *self, const moe_block_t *block, moe_load
         return -1;
     }
     if (block->shared.width > 0
-        && moe_experts_create(&self->shared, &block->shared, 1, loader, error) != 0)
+        && moe_dense_create(&self->shared, &block->shared, env->world, loader, error) != 0)
     {
         return -1;
     }
@@ -108,7 +108,8 @@ int moe_block_batch_create(moe_block_batch_t *batch, const moe_exchange_options_
     moe_device_t *device = options->device;
     const moe_device_ops_t *ops = device->ops;
     const size_t entries = (size_t) options->rows * options->top_k;
-    const size_t floats = (size_t) options->rows * options->hidden;
+    const size_t parts = options->world->parts > 1 ? options->world->parts : 1;
+    const size_t floats = parts * options->rows * options->hidden;
 
     *batch = (moe_block_batch_t) {.scratch = scratch};
     return moe_exchange_create(&batch->exchange, options, error) != 0
@@ -131,8 +132,12 @@ void moe_block_batch_free(moe_block_batch_t *batch)
 size_t moe_block_scratch(const moe_block_state_t *self, const moe_exchange_options_t *options)
 {
     const size_t routed = moe_experts_scratch(&self->experts, moe_exchange_capacity(options));
-    const size_t shared = moe_experts_scratch(&self->shared, options->rows);
+    const size_t parts = options->world->parts > 1 ? options->world->parts : 1;
+    size_t shared = 0;
 
+    if (self->shared.width > 0) {
+        shared = moe_dense_scratch(&self->shared, parts * options->rows);
+    }
     return routed > shared ? routed : shared;
 }
 
@@ -144,20 +149,25 @@ static void take_share(const moe_block_state_t *self, moe_block_batch_t *batch, 
     const uint32_t share = moe_block_rows(self->world, n);
     const uint32_t first = self->world->part * share, rest = first < n ? n - first : 0;
 
+    batch->x = x;
+    batch->n = n;
     batch->share = share;
     batch->first = first;
     batch->rows = rest < share ? rest : share;
-    batch->x = x + (size_t) (n - rest) * batch->exchange.options.hidden;
 }
 
 
 int moe_block_send(const moe_block_state_t *self, moe_block_batch_t *batch, const float *x,
                    uint32_t n, moe_error_t *error)
 {
+    const size_t hidden = batch->exchange.options.hidden;
+    const float *own;
+
     take_share(self, batch, x, n);
-    moe_router_run(&self->router, batch->x, batch->rows, batch->ids, batch->weights);
-    return moe_exchange_dispatch_send(&batch->exchange, &self->map, batch->x, batch->ids,
-                                      batch->rows, error);
+    own = batch->rows > 0 ? x + batch->first * hidden : x;
+    moe_router_run(&self->router, own, batch->rows, batch->ids, batch->weights);
+    return moe_exchange_dispatch_send(&batch->exchange, &self->map, own, batch->ids, batch->rows,
+                                      error);
 }
 
 
@@ -167,12 +177,10 @@ int moe_block_recv(const moe_block_state_t *self, moe_block_batch_t *batch, moe_
 }
 
 
-void moe_block_shared(const moe_block_state_t *self, moe_block_batch_t *batch)
+int moe_block_shared(const moe_block_state_t *self, moe_block_batch_t *batch, moe_error_t *error)
 {
-    if (self->shared.width > 0) {
-        moe_experts_run(&self->shared, batch->x, batch->rows, NULL, batch->scratch,
-                        batch->shared);
-    }
+    return self->shared.width == 0 ? 0 : moe_dense_run(&self->shared, batch->x, batch->n,
+                                                       batch->scratch, batch->shared, error);
 }
 
 
@@ -196,16 +204,16 @@ int moe_block_return_recv(const moe_block_state_t *self, moe_block_batch_t *batc
                           moe_error_t *error)
 {
     moe_comm_t *group = self->world->group;
-    const size_t hidden = batch->exchange.options.hidden;
-    float *own = y + batch->first * hidden;
+    const size_t hidden = batch->exchange.options.hidden, first = batch->first * hidden;
+    const float *shared = self->shared.width > 0 ? batch->shared + first : NULL;
 
     if (moe_exchange_return_recv(&batch->exchange, error) != 0) {
         return -1;
     }
-    moe_combine_run(&batch->exchange, batch->weights,
-                    self->shared.width > 0 ? batch->shared : NULL, batch->rows, own);
-    return group == NULL ? 0 : group->ops->allgather(group, own, batch->share * hidden
-                                                                     * sizeof(float), y, error);
+    moe_combine_run(&batch->exchange, batch->weights, shared, batch->rows, y + first);
+    return group == NULL ? 0 : group->ops->allgather(group, y + first, batch->share * hidden
+                                                                           * sizeof(float), y,
+                                                     error);
 }
 
 
@@ -215,14 +223,14 @@ int moe_block_run(const moe_block_state_t *self, moe_block_batch_t *batch, moe_o
     if (moe_block_send(self, batch, x, n, error) != 0) {
         return -1;
     }
-    if (overlap != MOE_OVERLAP_OFF) {
-        moe_block_shared(self, batch);
+    if (overlap != MOE_OVERLAP_OFF && moe_block_shared(self, batch, error) != 0) {
+        return -1;
     }
     if (moe_block_recv(self, batch, error) != 0) {
         return -1;
     }
-    if (overlap == MOE_OVERLAP_OFF) {
-        moe_block_shared(self, batch);
+    if (overlap == MOE_OVERLAP_OFF && moe_block_shared(self, batch, error) != 0) {
+        return -1;
     }
     moe_block_experts(self, batch);
     return moe_block_return_send(self, batch, error) != 0

@@ -3,12 +3,14 @@
  * every row goes through.  The combination owns the router's weights and adds in slot order.
  *
  * A rank holds the experts of its slots.  The ranks of a tensor-parallel group hold the same rows:
- * each takes its share of them through the block, and they gather what comes out.
+ * each takes its share of them to the experts, all of them through its part of the shared expert,
+ * and they gather what comes out.
  */
 
 #ifndef MOE_BLOCK_H
 #define MOE_BLOCK_H
 
+#include "engine/moe/dense.h"
 #include "engine/moe/exchange.h"
 #include "engine/moe/experts.h"
 #include "engine/moe/placement.h"
@@ -20,11 +22,12 @@ typedef struct {
     moe_exchange_t exchange;
     uint32_t *ids;                  /* [moe_block_rows, top_k] */
     float *weights;                 /* [moe_block_rows, top_k] */
-    float *shared;                  /* [moe_block_rows, hidden] */
+    float *shared;                  /* [rows of the group, hidden] */
     float *scratch;                 /* of the experts; not owned: nothing is in it between verbs */
 
-    const float *x;                 /* [rows, hidden]: this rank's share */
-    uint32_t first, rows;
+    const float *x;                 /* [n, hidden]: the group's rows ... */
+    uint32_t n;
+    uint32_t first, rows;           /* ... and this rank's share of them */
     uint32_t share;                 /* of each rank of the group, rounded up */
 } moe_block_batch_t;
 
@@ -32,7 +35,8 @@ typedef struct {
     moe_device_t *device;
     const moe_world_t *world;
     moe_router_state_t router;
-    moe_experts_t experts, shared;      /* experts: of this rank's slots; shared.width 0: none */
+    moe_experts_t experts;              /* of this rank's slots */
+    moe_dense_t shared;                 /* width 0: none */
     moe_exchange_map_t map;             /* counts: not owned */
 } moe_block_state_t;
 
@@ -66,8 +70,8 @@ void moe_block_batch_free(moe_block_batch_t *batch);
 size_t moe_block_scratch(const moe_block_state_t *self, const moe_exchange_options_t *options);
 
 /*
- * The steps of a block, in this order, for y = block(x), [n, hidden] both.  x stays until recv has
- * returned; y has room for n rounded up to a multiple of the group's parts.  A rank has one batch
+ * The steps of a block, in this order, for y = block(x), [n, hidden] both.  x stays until recv and
+ * shared have returned; y has room for n rounded up to a multiple of the group's parts.  A rank has one batch
  * under way between send and recv, and one between return_send and return_recv, but not both: the
  * other one may compute meanwhile.  -1 with MOE_UNAVAILABLE when another rank is lost.
  */
@@ -80,8 +84,8 @@ int moe_block_return_send(const moe_block_state_t *self, moe_block_batch_t *batc
 int moe_block_return_recv(const moe_block_state_t *self, moe_block_batch_t *batch, float *y,
                           moe_error_t *error);
 
-/* The shared expert: any time between send and return_recv. */
-void moe_block_shared(const moe_block_state_t *self, moe_block_batch_t *batch);
+/* The shared expert: any time between send and return_recv, the same on all ranks of a group. */
+int moe_block_shared(const moe_block_state_t *self, moe_block_batch_t *batch, moe_error_t *error);
 
 /* All of it at once. */
 int moe_block_run(const moe_block_state_t *self, moe_block_batch_t *batch, moe_overlap_t overlap,

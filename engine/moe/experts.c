@@ -37,16 +37,7 @@ void moe_experts_run(const moe_experts_t *self, const float *x, uint32_t n,
     };
     const moe_linear_t out = {self->down, gate, self->width, 0, y, self->hidden, 0};
 
-    if (offsets) {
-        ops->grouped(self->device, in, 2, offsets);
-    } else {
-        ops->linear(self->device, in, 2, n);
-    }
-    ops->swiglu(self->device, gate, up, n, offsets ? offsets + self->count : NULL, self->width,
-                gate);
-    if (offsets) {
-        ops->grouped(self->device, &out, 1, offsets);
-    } else {
-        ops->linear(self->device, &out, 1, n);
-    }
+    ops->grouped(self->device, in, 2, offsets);
+    ops->swiglu(self->device, gate, up, n, offsets + self->count, self->width, gate);
+    ops->grouped(self->device, &out, 1, offsets);
 }

@@ -1,6 +1,6 @@
 /*
- * SwiGLU networks: down(silu(gate x) * up x).  One (a dense layer, a shared expert) over all rows,
- * or many over rows that are grouped by expert: one result row per row, not weighted.
+ * SwiGLU networks, down(silu(gate x) * up x), over rows that are grouped by expert: one result row
+ * per row, not weighted.
  */
 
 #ifndef MOE_EXPERTS_H
@@ -21,9 +21,9 @@ int moe_experts_create(moe_experts_t *self, const moe_ffn_t *networks, uint32_t 
 /* Floats of scratch memory for `rows` rows. */
 size_t moe_experts_scratch(const moe_experts_t *self, size_t rows);
 
-/* y = network(x), [n, hidden] both; y may be x.  With offsets [count + 1] in device memory network
- * i works on rows [offsets[i], offsets[i + 1]) and n is their total at most, so that the host need
- * not know it; without, network 0 on n rows. */
+/* y = network(x), [n, hidden] both; y may be x.  Network i works on rows [offsets[i],
+ * offsets[i + 1]); offsets [count + 1] are in device memory, and n is their total at most, so that
+ * the host need not know it. */
 void moe_experts_run(const moe_experts_t *self, const float *x, uint32_t n,
                      const uint32_t *offsets, float *scratch, float *y);
 

@@ -84,7 +84,7 @@ static void set_sizes(moe_loaded_t *loaded, const moe_engine_options_t *options,
     forward->batch_rows = moe_groups_part(loaded->batch_tokens, 0, groups);
     forward->batch_sequences = moe_groups_part(loaded->batch_sequences, 0, groups);
     forward->batch_outputs = forward->batch_sequences + PROMPT_OUTPUTS;
-    forward->cache_bytes /= groups;
+    forward->cache_bytes /= or_default(options->ranks, 1);      /* each has one */
     forward->context = or_default(options->context, loaded->model->context);
 }
 

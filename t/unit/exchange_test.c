@@ -144,14 +144,16 @@ static int run_halves(rank_t *rank, const float *rows, uint32_t n)
     {
         return -1;
     }
-    moe_block_shared(block, a);
+    if (moe_block_shared(block, a, error) != 0) {
+        return -1;
+    }
     moe_block_experts(block, a);
     if (moe_block_recv(block, b, error) != 0 || moe_block_return_send(block, a, error) != 0) {
         return -1;
     }
     moe_block_experts(block, b);
-    moe_block_shared(block, b);
-    return moe_block_return_recv(block, a, rank->y, error) != 0
+    return moe_block_shared(block, b, error) != 0
+           || moe_block_return_recv(block, a, rank->y, error) != 0
            || moe_block_return_send(block, b, error) != 0
            || moe_block_return_recv(block, b, rank->y + first * HIDDEN, error) != 0 ? -1 : 0;
 }
