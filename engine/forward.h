@@ -82,8 +82,9 @@ typedef struct {
 } moe_batch_t;
 
 /* Runs a step, of no sequences, too.  Returns logits [sum of n_outputs, vocabulary] f32 in batch
- * order, the same on all ranks of a group; valid until the next step.  The caller keeps within the options (checked by assert).  NULL
- * with MOE_UNAVAILABLE when another rank is lost; an only rank does not fail. */
+ * order, the same on all ranks of a group; valid until the next step.  The caller keeps within the
+ * options (checked by assert).  NULL with MOE_UNAVAILABLE when another rank is lost; an only rank
+ * does not fail. */
 const float *moe_forward_step(moe_forward_t *forward, const moe_batch_t *batch,
                               moe_error_t *error);
 

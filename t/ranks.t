@@ -40,10 +40,13 @@ my @texts = map { collect_all($one, '/v1/completions', $_)->{text} } @requests;
 is(scalar(grep { length } @texts), 10, 'an only rank answers');
 
 # As many as there are threads, so that a sequence's group is one of several.
-for my $ranks (2, 4) {
-    my $server = server(threads => $ranks, model_block => "ranks $ranks; batch_sequences 8;");
+for my $world ([2, 1], [4, 1], [4, 2]) {
+    my ($ranks, $parts) = @$world;
+    my $server = server(threads => $ranks, model_block =>
+                        "ranks $ranks; tensor_parallel $parts; batch_sequences 8;");
 
-    is_deeply(answers($server), $expected, "$ranks ranks: the same answers, $_") for 'new', 'again';
+    is_deeply(answers($server), $expected, "$ranks ranks, $parts to a group: the same answers, $_")
+        for 'new', 'again';
     like($server->log_text, qr/, $ranks ranks, context/, 'the log says how many there are');
     is(metric($server, 'moe_num_requests_running'), 0, 'nothing is left');
     cmp_ok(metric($server, 'moe_prefix_cache_hits_total'), '>', 0, 'prefixes are found again')
@@ -134,6 +137,13 @@ for my $case (
     ['sometimes', [@run], 1, qr/^moe-engine: MOE_FAULT: "sometimes" is not/m],
     ['', [@run[0 .. 6], 2, '--ranks', 3], 1,
      qr/^moe-engine: 3 ranks need a thread each: threads is 2$/m],
+    ['', [@run, '--tensor-parallel', 2], 0, qr/finish: (?:stop|length)/],
+    ['rank1:step9:exit', [@run, '--tensor-parallel', 2], 1,
+     qr/moe-engine: step 9: fault: rank 1 has left$/m],
+    ['', [@run, '--tensor-parallel', 3], 1,
+     qr/^moe-engine: tensor_parallel 3 does not divide 2 ranks$/m],
+    ['', [@run[0 .. 6], 16, '--ranks', 16, '--tensor-parallel', 16], 1,
+     qr/^moe-engine: tensor_parallel 16: layer 0 has \d+ heads to be divided$/m],
     ['', [@run[0 .. 6], 2, '--ranks', 0], 1, qr/unknown option or wrong value: "--ranks"/],
 ) {
     my ($fault, $arguments, $status, $message) = @$case;

@@ -124,7 +124,7 @@ static size_t mla_scratch_floats(const moe_layer_t *layer, const moe_mixer_env_t
 }
 
 
-/* This rank's heads' key and value projections, out of whichever form the checkpoint has them in. */
+/* Key and value projections of this rank's heads, in whichever form the checkpoint has them. */
 static int load_keys_and_values(mla_t *self, moe_loader_t *loader, moe_error_t *error)
 {
     const moe_mla_t *m = self->mla;
@@ -264,8 +264,8 @@ static int mla_run(void *state, const moe_rows_t *rows, const moe_kv_t *cache, c
 
     const moe_linear_t absorb = {self->key, s.q, heads * head, head, s.query, heads * width, width};
     ops->linear(device, &absorb, 1, rows->n);
-    ops->rope(device, rows, self->rope, m->rope_interleaved, (uint32_t) heads, m->rope, s.q + m->nope,
-              heads * head, head, s.query + m->kv_lora, heads * width, width);
+    ops->rope(device, rows, self->rope, m->rope_interleaved, (uint32_t) heads, m->rope,
+              s.q + m->nope, heads * head, head, s.query + m->kv_lora, heads * width, width);
 
     ops->attend(device, &self->attention, rows, cache, s.query, s.average);
 

@@ -71,9 +71,9 @@ size_t moe_block_scratch(const moe_block_state_t *self, const moe_exchange_optio
 
 /*
  * The steps of a block, in this order, for y = block(x), [n, hidden] both.  x stays until recv and
- * shared have returned; y has room for n rounded up to a multiple of the group's parts.  A rank has one batch
- * under way between send and recv, and one between return_send and return_recv, but not both: the
- * other one may compute meanwhile.  -1 with MOE_UNAVAILABLE when another rank is lost.
+ * shared have returned; y has room for n rounded up to a multiple of the group's parts.  A rank has
+ * one batch under way between send and recv, and one between return_send and return_recv, but not
+ * both: the other one may compute meanwhile.  -1 with MOE_UNAVAILABLE when another rank is lost.
  */
 int moe_block_send(const moe_block_state_t *self, moe_block_batch_t *batch, const float *x,
                    uint32_t n, moe_error_t *error);
