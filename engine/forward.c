@@ -129,35 +129,53 @@ static int check_options(const moe_model_t *model, const moe_forward_options_t *
 }
 
 
-/* Spreads the experts evenly; all layers that have any have as many. */
+int moe_forward_spread(const moe_model_t *model, uint32_t ranks, moe_placement_shape_t *shape,
+                       uint32_t *layers, moe_error_t *error)
+{
+    const moe_router_t *first = NULL;
+
+    *layers = 0;
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        const moe_router_t *router = &model->layers[i].moe.router;
+
+        if (!model->layers[i].is_moe) {
+            continue;
+        }
+        if ((*layers)++ == 0) {
+            first = router;
+        } else if (router->experts != first->experts || router->top_k != first->top_k) {
+            return moe_fail(error, MOE_BAD_MODEL, "layer %u: top %u of %u experts, where others "
+                            "have top %u of %u", i, router->top_k, router->experts, first->top_k,
+                            first->experts);
+        }
+    }
+    *shape = (moe_placement_shape_t) {.groups = 1, .domains = 1, .ranks = ranks};
+    if (first != NULL) {
+        shape->experts = first->experts;
+        shape->slots = first->experts / ranks + (first->experts % ranks > 0);
+    }
+    return 0;
+}
+
+
 static int make_placement(moe_forward_t *f, moe_error_t *error)
 {
     const uint32_t ranks = f->options.world.ranks > 1 ? f->options.world.ranks : 1;
-    moe_placement_shape_t shape = {.groups = 1, .domains = 1, .ranks = ranks};
-    uint32_t layers = 0;
+    moe_placement_shape_t shape;
+    uint32_t layers;
 
+    if (moe_forward_spread(f->model, ranks, &shape, &layers, error) != 0) {
+        return -1;
+    }
+    f->experts = shape.experts;
     for (uint32_t i = 0; i < f->model->n_layers; i++) {
-        const moe_router_t *router = &f->model->layers[i].moe.router;
-
-        if (!f->model->layers[i].is_moe) {
-            continue;
-        }
-        if (layers++ == 0) {
-            f->experts = router->experts;
-            f->top_k = router->top_k;
-        } else if (router->experts != f->experts || router->top_k != f->top_k) {
-            return moe_fail(error, MOE_BAD_MODEL, "layer %u: top %u of %u experts, where others "
-                            "have top %u of %u", i, router->top_k, router->experts, f->top_k,
-                            f->experts);
-        }
+        f->top_k = f->model->layers[i].is_moe ? f->model->layers[i].moe.router.top_k : f->top_k;
     }
     f->counts = allocate(f, (size_t) f->model->n_layers * (f->experts ? f->experts : 1),
                          sizeof(uint64_t), error);
     if (f->counts == NULL || layers == 0) {
         return f->counts ? 0 : -1;
     }
-    shape.experts = f->experts;
-    shape.slots = f->experts / ranks + (f->experts % ranks > 0);
     f->placement = moe_placement_create(&shape, layers, error);
     return f->placement ? 0 : -1;
 }

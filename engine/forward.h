@@ -17,6 +17,7 @@
 #include "engine/comm/world.h"
 #include "engine/core/threads.h"
 #include "engine/model/model.h"
+#include "engine/moe/placement.h"
 #include "engine/moe/exchange.h"
 #include "engine/moe/settings.h"
 #include "kernels/kv.h"
@@ -49,6 +50,11 @@ void moe_forward_free(moe_forward_t *forward);
 
 /* The threads it runs on: free for other loops between steps, on the thread that calls step. */
 moe_pool_t *moe_forward_pool(const moe_forward_t *forward);
+
+/* How the experts of a model are spread over ranks: evenly, spare slots holding copies.  *layers:
+ * those that have experts; shape->experts is 0 when none has.  All must have as many: MOE_BAD_MODEL. */
+int moe_forward_spread(const moe_model_t *model, uint32_t ranks, moe_placement_shape_t *shape,
+                       uint32_t *layers, moe_error_t *error);
 
 /* Bytes of a cache block for this model, to size cache_bytes with.  0 when the model has a layer of
  * an unknown kind. */

@@ -12,6 +12,7 @@ static const moe_command_t *const commands[] = {
     &moe_command_inspect,
     &moe_command_logits,
     &moe_command_plan,
+    &moe_command_topo,
     &moe_command_tokenize,
     &moe_command_synth,
     &moe_command_serve,

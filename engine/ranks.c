@@ -92,6 +92,12 @@ int moe_ranks_check(uint32_t ranks, uint32_t tensor_parallel, unsigned threads,
 }
 
 
+unsigned moe_ranks_share(unsigned threads, uint32_t rank, uint32_t ranks)
+{
+    return threads / ranks + (rank < threads % ranks);
+}
+
+
 /* The first reason wins. */
 static void lose(moe_ranks_t *ranks, const moe_error_t *reason)
 {
@@ -324,7 +330,7 @@ static void place_ranks(moe_ranks_t *ranks)
             .ranks = ranks,
             .world = { .rank = r, .ranks = ranks->count, .part = r % parts, .parts = parts },
             .first_thread = used,
-            .threads = threads / ranks->count + (r < threads % ranks->count),
+            .threads = moe_ranks_share(threads, r, ranks->count),
         };
         used += ranks->all[r].threads;
     }

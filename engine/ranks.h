@@ -44,6 +44,9 @@ typedef struct {
 int moe_ranks_check(uint32_t ranks, uint32_t tensor_parallel, unsigned threads,
                     moe_error_t *error);
 
+/* Threads of a rank, of those of all ranks together: they differ by one at most. */
+unsigned moe_ranks_share(unsigned threads, uint32_t rank, uint32_t ranks);
+
 /* Makes all ranks, each packing its weights at the same time as the others.  `model` must stay
  * open.  On a machine with several NUMA nodes the calling thread is bound to those of rank 0.  NULL
  * with MOE_INVALID, MOE_SYSTEM or what moe_forward_create says. */

@@ -26,6 +26,7 @@ extern const moe_command_t moe_command_tokenize;
 extern const moe_command_t moe_command_run;
 extern const moe_command_t moe_command_serve;
 extern const moe_command_t moe_command_synth;
+extern const moe_command_t moe_command_topo;
 
 /* Prints "moe-engine: message" to stderr; returns 1. */
 int moe_command_fail(const moe_error_t *error);
