@@ -571,3 +571,18 @@ void moe_ranks_expert_load(const moe_ranks_t *ranks, uint64_t *counts)
         }
     }
 }
+
+
+moe_exchange_bytes_t moe_ranks_exchanged(const moe_ranks_t *ranks)
+{
+    moe_exchange_bytes_t sum = { 0 };
+
+    for (uint32_t r = 0; r < ranks->count; r++) {
+        const moe_exchange_bytes_t sent = moe_forward_exchanged(ranks->all[r].forward);
+
+        sum.dispatch_rows += sent.dispatch_rows;
+        sum.dispatch_lists += sent.dispatch_lists;
+        sum.return_rows += sent.return_rows;
+    }
+    return sum;
+}

@@ -85,4 +85,7 @@ uint64_t moe_ranks_weights_needed(const moe_model_t *model, uint32_t ranks,
  * between steps. */
 void moe_ranks_expert_load(const moe_ranks_t *ranks, uint64_t *counts);
 
+/* What all ranks have sent to others since creation; between steps. */
+moe_exchange_bytes_t moe_ranks_exchanged(const moe_ranks_t *ranks);
+
 #endif

@@ -106,6 +106,12 @@ static const ngx_http_moe_metric_t  ngx_http_moe_metrics[] = {
       NGX_HTTP_MOE_COUNTER, ngx_http_moe_stat(steps), 0, 0 },
     { "step_rows_total", "Tokens that went through the model.",
       NGX_HTTP_MOE_COUNTER, ngx_http_moe_stat(step_rows), 0, 0 },
+    { "exchange_dispatch_bytes_total", "Rows sent to experts of other ranks.",
+      NGX_HTTP_MOE_COUNTER, ngx_http_moe_stat(dispatch_bytes), 0, 0 },
+    { "exchange_list_bytes_total", "Which experts these rows are for.",
+      NGX_HTTP_MOE_COUNTER, ngx_http_moe_stat(list_bytes), 0, 0 },
+    { "exchange_return_bytes_total", "Results sent back to other ranks.",
+      NGX_HTTP_MOE_COUNTER, ngx_http_moe_stat(return_bytes), 0, 0 },
 
     { "time_to_first_token_seconds", "From arrival to the first token.",
       NGX_HTTP_MOE_HISTOGRAM, ngx_http_moe_stat(ttft),

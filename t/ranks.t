@@ -38,6 +38,7 @@ my $one = server(threads => 2);
 my $expected = answers($one);
 my @texts = map { collect_all($one, '/v1/completions', $_)->{text} } @requests;
 is(scalar(grep { length } @texts), 10, 'an only rank answers');
+is(metric($one, 'moe_exchange_dispatch_bytes_total'), 0, 'and sends nothing');
 
 # As many as there are threads, so that a sequence's group is one of several.
 for my $world ([2, 1], [4, 1], [4, 2]) {
@@ -49,6 +50,8 @@ for my $world ([2, 1], [4, 1], [4, 2]) {
         for 'new', 'again';
     like($server->log_text, qr/, $ranks ranks, context/, 'the log says how many there are');
     is(metric($server, 'moe_num_requests_running'), 0, 'nothing is left');
+    cmp_ok(metric($server, "moe_exchange_${_}_bytes_total"), '>', 0, "bytes between ranks: $_")
+        for qw(dispatch list return);
     cmp_ok(metric($server, 'moe_prefix_cache_hits_total'), '>', 0, 'prefixes are found again')
         if $ranks == 2;
 }

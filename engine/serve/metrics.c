@@ -92,6 +92,8 @@ int moe_metrics_loaded(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint6
 
 void moe_metrics_step(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint32_t rows)
 {
+    moe_exchange_bytes_t exchanged;
+
     pthread_mutex_lock(&metrics->lock);
     metrics->stats.steps += rows > 0;
     metrics->stats.step_rows += rows;
@@ -99,6 +101,10 @@ void moe_metrics_step(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint32
     metrics->stats.preemptions = moe_groups_preemptions(&loaded->groups);
     if (rows > 0 && metrics->experts > 0) {
         moe_ranks_expert_load(loaded->ranks, metrics->expert_load);
+        exchanged = moe_ranks_exchanged(loaded->ranks);
+        metrics->stats.dispatch_bytes = exchanged.dispatch_rows;
+        metrics->stats.list_bytes = exchanged.dispatch_lists;
+        metrics->stats.return_bytes = exchanged.return_rows;
     }
     pthread_mutex_unlock(&metrics->lock);
 }
