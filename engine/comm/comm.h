@@ -56,8 +56,8 @@ typedef struct {
      * to know sizes beforehand moves rooms: so let both sides agree on them, and say inside a part
      * how much of it counts.
      *
-     * Between start and finish the rank computes; it calls no other verb.  The two structs may be
-     * gone after start, what they point to may not.
+     * Between start and finish the rank computes; it calls no other verb of this group.  The two
+     * structs may be gone after start, what they point to may not.
      */
     int (*alltoallv_start)(moe_comm_t *comm, const moe_comm_parts_t *send,
                            const moe_comm_parts_t *receive, moe_error_t *error);
