@@ -253,8 +253,9 @@ static int measure(moe_engine_t *engine, const arguments_t *a, moe_session_t *se
     moe_engine_stats(engine, &stats);
     if (a->json && rc == 0) {
         printf("{\"prompt\":%llu,\"gen\":%llu,\"ranks\":%u,\"tensor_parallel\":%u,"
-               "\"threads\":%u,\"isa\":\"%s\",\"load_ms\":%.1f,\"results\":[", (unsigned long long) a->prompt,
-               (unsigned long long) a->gen, a->engine.ranks ? a->engine.ranks : 1,
+               "\"threads\":%u,\"isa\":\"%s\",\"load_ms\":%.1f,\"results\":[",
+               (unsigned long long) a->prompt, (unsigned long long) a->gen,
+               a->engine.ranks ? a->engine.ranks : 1,
                a->engine.tensor_parallel ? a->engine.tensor_parallel : 1,
                a->engine.threads, moe_engine_isa(engine), (double) stats.load_ns * 1e-6);
     }
