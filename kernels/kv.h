@@ -47,4 +47,18 @@ static inline size_t moe_kv_row_bytes(moe_kv_type_t type, size_t n)
     }
 }
 
+
+/* Numbers that a slice of n takes among several in a row: whole groups of every type, so that
+ * slices are rows of their own. */
+static inline size_t moe_kv_slice_size(size_t n)
+{
+    return moe_kv_row_size(MOE_KV_Q8_0, n);
+}
+
+
+static inline size_t moe_kv_slice_bytes(moe_kv_type_t type, size_t n)
+{
+    return moe_kv_row_bytes(type, moe_kv_slice_size(n));
+}
+
 #endif

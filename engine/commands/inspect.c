@@ -55,6 +55,18 @@ static void print_mla(const moe_mla_t *mla)
 }
 
 
+static void print_gqa(const moe_gqa_t *gqa)
+{
+    static const char *const norms[] = {
+        [MOE_QK_NORM_NONE] = "", [MOE_QK_NORM_HEAD] = ", q and k normalised by head",
+        [MOE_QK_NORM_WHOLE] = ", q and k normalised"
+    };
+
+    printf(LABEL "GQA, %u heads of %u, %u of keys and values%s, softmax scale %.7g\n", "  mixer",
+           gqa->heads, gqa->head, gqa->kv_heads, norms[gqa->norm], (double) gqa->scale);
+}
+
+
 static void print_router(const moe_block_t *moe)
 {
     const moe_router_t *router = &moe->router;
@@ -92,7 +104,11 @@ static void print_layers(const moe_model_t *model)
     }
     printf(LABEL "%u: %u dense, %u MoE\n", "layers", model->n_layers, model->n_layers - n_moe,
            n_moe);
-    print_mla(&model->layers[0].mla);
+    if (model->layers[0].mixer == MOE_MIXER_GQA) {
+        print_gqa(&model->layers[0].gqa);
+    } else {
+        print_mla(&model->layers[0].mla);
+    }
     if (dense != NULL) {
         printf(LABEL "width %u\n", "  dense", dense->dense.width);
     }

@@ -312,20 +312,24 @@ static void store_rows(void *context, size_t first, size_t last, unsigned thread
         const uint32_t *table = rows->tables + (size_t) rows->sequences[i] * rows->table_stride;
         const size_t block = table[position / c->block_tokens];
 
-        j->self->kernels->store_row(c->type, j->x + i * j->x_stride, j->size,
-                                    (char *) c->rows + block * c->block_stride
-                                        + position % c->block_tokens * c->row_stride);
+        char *row = (char *) c->rows + block * c->block_stride
+                    + position % c->block_tokens * c->row_stride;
+
+        for (size_t s = 0; s < j->heads; s++) {
+            j->self->kernels->store_row(c->type, j->x + i * j->x_stride + s * j->size, j->size,
+                                        row + s * moe_kv_slice_bytes(c->type, j->size));
+        }
     }
 }
 
 
 static void cpu_store(moe_device_t *device, const moe_rows_t *rows, const float *x,
-                      size_t x_stride, uint32_t size, const moe_kv_t *cache)
+                      size_t x_stride, uint32_t slices, uint32_t size, const moe_kv_t *cache)
 {
     row_job_t job = {.self = cpu(device), .rows = rows, .x = x, .x_stride = x_stride,
-                     .size = size, .cache = cache};
+                     .heads = slices, .size = size, .cache = cache};
 
-    moe_pool_run(cpu(device)->pool, store_rows, &job, rows->n, row_grain(size));
+    moe_pool_run(cpu(device)->pool, store_rows, &job, rows->n, row_grain((size_t) slices * size));
 }
 
 
@@ -494,13 +498,26 @@ static void cpu_grouped(moe_device_t *device, const moe_linear_t *jobs, uint32_t
 
 /* Attention */
 
+static size_t group_count(const moe_attention_t *a)
+{
+    return a->groups > 0 ? a->groups : 1;
+}
+
+
+/* Of 16 heads, in each group. */
+static size_t group_panels(const moe_attention_t *a)
+{
+    return (a->heads / group_count(a) + MOE_PANEL - 1) / MOE_PANEL;
+}
+
+
 static int cpu_reserve_attention(moe_device_t *device, const moe_attention_t *a, uint32_t context,
                                  moe_error_t *error)
 {
     cpu_t *self = cpu(device);
     const size_t splits = ((size_t) context + SPLIT - 1) / SPLIT;
     const size_t units = splits > MIN_UNITS ? splits : MIN_UNITS;
-    const size_t panels = (a->heads + MOE_PANEL - 1) / MOE_PANEL;
+    const size_t panels = group_count(a) * group_panels(a);
     const size_t parts = units * panels * moe_attend_part(a->latent);
     const size_t scratch = moe_attend_scratch((size_t) a->latent + a->rope, SPLIT);
 
@@ -528,18 +545,27 @@ typedef struct {
     const moe_kv_t *cache;
     const float *query;
     float *y;
-    size_t panels;                  /* of 16 heads */
+    size_t panels;                  /* of 16 heads of a group */
     size_t n_units;
     uint32_t first_row;
 } attend_job_t;
 
 
-/* Heads of panel `panel`. */
-static size_t panel_heads(const moe_attention_t *a, size_t panel)
-{
-    const size_t rest = a->heads - panel * MOE_PANEL;
+/* Heads that share a panel. */
+typedef struct {
+    size_t group, first, count;
+} panel_t;
 
-    return rest < MOE_PANEL ? rest : MOE_PANEL;
+
+static panel_t panel_of(const moe_attention_t *a, size_t index)
+{
+    const size_t panels = group_panels(a), heads = a->heads / group_count(a);
+    const size_t before = index % panels * MOE_PANEL, rest = heads - before;
+
+    return (panel_t) {
+        .group = index / panels, .first = index / panels * heads + before,
+        .count = rest < MOE_PANEL ? rest : MOE_PANEL
+    };
 }
 
 
@@ -554,17 +580,19 @@ static void attend_units(void *context, size_t first, size_t last, unsigned thre
 {
     const attend_job_t *j = context;
     const moe_attention_t *a = j->attention;
-    const size_t width = (size_t) a->latent + a->rope;
+    const size_t size = (size_t) a->latent + a->rope, key = a->apart ? a->latent : 0;
+    const size_t slice = moe_kv_slice_bytes(j->cache->type, size);
 
     for (size_t i = first; i < last; i++) {
         const size_t panel = i % j->panels, unit = i / j->panels;
+        const panel_t heads = panel_of(a, panel);
         const uint32_t row = j->self->units[unit].row;
         const size_t start = (size_t) j->self->units[unit].split * SPLIT;
         const size_t end = (size_t) j->rows->positions[row] + 1;
         const moe_attend_t attend = {
-            .query = j->query + (row * (size_t) a->heads + panel * MOE_PANEL) * width,
-            .heads = panel_heads(a, panel), .width = width, .latent = a->latent,
-            .cache = j->cache->rows, .type = j->cache->type,
+            .query = j->query + (row * (size_t) a->heads + heads.first) * (size - key),
+            .heads = heads.count, .key = key, .width = size - key, .latent = a->latent,
+            .cache = (const char *) j->cache->rows + heads.group * slice, .type = j->cache->type,
             .block_stride = j->cache->block_stride,
             .row_stride = j->cache->row_stride, .block_tokens = j->cache->block_tokens,
             .blocks = j->rows->tables + (size_t) j->rows->sequences[row] * j->rows->table_stride,
@@ -586,13 +614,14 @@ static void join_units(void *context, size_t first, size_t last, unsigned thread
 
     for (size_t i = first; i < last; i++) {
         const size_t panel = i % j->panels, unit = i / j->panels;
+        const panel_t heads = panel_of(a, panel);
         const uint32_t row = j->self->units[unit].row;
 
         if (j->self->units[unit].split == 0) {
             j->self->kernels->attend_join(
                 part_of(j, panel, unit), j->rows->positions[row] / SPLIT + 1,
-                panel_heads(a, panel), a->latent,
-                j->y + (row * (size_t) a->heads + panel * MOE_PANEL) * a->latent, a->latent);
+                heads.count, a->latent,
+                j->y + (row * (size_t) a->heads + heads.first) * a->latent, a->latent);
         }
     }
 }
@@ -606,7 +635,7 @@ static void cpu_attend(moe_device_t *device, const moe_attention_t *attention,
     cpu_t *self = cpu(device);
     attend_job_t job = {
         .self = self, .attention = attention, .rows = rows, .cache = cache, .query = query, .y = y,
-        .panels = (attention->heads + MOE_PANEL - 1) / MOE_PANEL,
+        .panels = group_count(attention) * group_panels(attention),
     };
 
     assert(cache->block_tokens <= MOE_ATTEND_ROWS);

@@ -65,12 +65,15 @@ typedef struct {
     size_t y_stride, y_step;
 } moe_linear_t;
 
-/* Multi-head attention over latent rows. */
+/* Attention of heads over cache rows.  A row has one slice per group of heads (moe_kv_slice_bytes
+ * apart), which the heads of the group share. */
 typedef struct {
     uint32_t heads;
-    uint32_t latent;                    /* floats of a cache row that are averaged ... */
+    uint32_t latent;                    /* numbers of a slice that are averaged ... */
     uint32_t rope;                      /* ... and those behind them that only score */
     float scale;
+    uint32_t groups;                    /* of equally many heads; 0: one */
+    int apart;                          /* what is averaged does not score: values, then keys */
 } moe_attention_t;
 
 typedef struct {
@@ -191,17 +194,17 @@ typedef struct {
                  uint32_t heads, uint32_t size, const float *x, size_t x_stride, size_t x_step,
                  float *y, size_t y_stride, size_t y_step);
 
-    /* Stores the first `size` floats of each row as the cache row of its position, rounded to its
-     * type. */
+    /* Stores the first slices * size floats of each row as the cache row of its position, rounded
+     * to its type: slices of `size`, moe_kv_slice_bytes apart. */
     void (*store)(moe_device_t *device, const moe_rows_t *rows, const float *x, size_t x_stride,
-                  uint32_t size, const moe_kv_t *cache);
+                  uint32_t slices, uint32_t size, const moe_kv_t *cache);
 
     /* The first `tokens` rows of block `from` become those of block `to`. */
     void (*copy_rows)(moe_device_t *device, const moe_kv_t *cache, uint32_t from, uint32_t to,
                       uint32_t tokens);
 
-    /* query: [n, heads, latent + rope]; each row attends to all positions up to its own;
-     * y: [n, heads, latent]. */
+    /* query: [n, heads, latent + rope], only rope when they are apart; each row attends to all
+     * positions up to its own; y: [n, heads, latent]. */
     void (*attend)(moe_device_t *device, const moe_attention_t *attention, const moe_rows_t *rows,
                    const moe_kv_t *cache, const float *query, float *y);
 

@@ -2,6 +2,7 @@
 
 static const moe_mixer_t *const mixers[] = {
     &moe_mixer_mla,
+    &moe_mixer_gqa,
 };
 
 

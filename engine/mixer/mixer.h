@@ -49,5 +49,6 @@ typedef struct {
 const moe_mixer_t *moe_mixer_find(moe_mixer_kind_t kind);
 
 extern const moe_mixer_t moe_mixer_mla;
+extern const moe_mixer_t moe_mixer_gqa;
 
 #endif

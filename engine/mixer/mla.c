@@ -189,7 +189,9 @@ static void *mla_create(const moe_layer_t *layer, const moe_mixer_env_t *env, mo
     self->hidden = env->hidden;
     self->heads = split_heads(m, env->world);
     self->rows = split_rows(env->world, env->hidden);
-    self->attention = (moe_attention_t) {self->heads.count, m->kv_lora, m->rope, m->scale};
+    self->attention = (moe_attention_t) {
+        .heads = self->heads.count, .latent = m->kv_lora, .rope = m->rope, .scale = m->scale
+    };
     self->rope = moe_rope_table(env->ropes, device, m->rope_frequencies, m->rope,
                                 m->rope_magnitude, env->context, error);
     if (self->rope == NULL || load_weights(self, env, error) != 0
@@ -260,7 +262,7 @@ static int mla_run(void *state, const moe_rows_t *rows, const moe_kv_t *cache, c
                   width);
     ops->rope(device, rows, self->rope, m->rope_interleaved, 1, m->rope, s.kv + m->kv_lora, width,
               0, s.kv + m->kv_lora, width, 0);
-    ops->store(device, rows, s.kv, width, (uint32_t) width, cache);
+    ops->store(device, rows, s.kv, width, 1, (uint32_t) width, cache);
 
     const moe_linear_t absorb = {self->key, s.q, heads * head, head, s.query, heads * width, width};
     ops->linear(device, &absorb, 1, rows->n);

@@ -37,6 +37,24 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
                           uint32_t size, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* What the matrices of a feed-forward network are called. */
+typedef struct {
+    const char *gate, *up, *down;
+} moe_ffn_names_t;
+
+extern const moe_ffn_names_t moe_usual_names;   /* gate_proj, up_proj, down_proj */
+
+/* Takes the matrices of a network of ffn->width, "PREFIX" + name.  0 or -1. */
+int moe_model_take_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn, const char *prefix,
+                       const moe_ffn_names_t *names);
+
+/* The same for all experts of a block: block->router.experts of block->width.  0 or -1. */
+int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
+                         const char *prefix, const moe_ffn_names_t *names);
+
+/* Takes embedding, final norm and head, or none of its own when the model is tied.  0 or -1. */
+int moe_model_take_ends(moe_model_t *model, moe_error_t *error);
+
 /* Reads generation_config.json and collects the EOS ids; model->vocabulary must be set. */
 int moe_model_read_generation(moe_model_t *model, const char *directory, moe_config_t *config,
                               moe_error_t *error);

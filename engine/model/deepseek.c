@@ -218,45 +218,6 @@ static int check(const moe_family_t *family, const moe_config_t *config)
 }
 
 
-static int build_ffn(moe_model_t *model, moe_ffn_t *ffn, uint32_t width, const char *prefix,
-                     moe_error_t *error)
-{
-    uint32_t hidden = model->hidden;
-
-    ffn->width = width;
-    return moe_model_take_weight(model, error, &ffn->gate, width, hidden, "%sgate_proj.weight",
-                                 prefix)
-           || moe_model_take_weight(model, error, &ffn->up, width, hidden, "%sup_proj.weight",
-                                    prefix)
-           || moe_model_take_weight(model, error, &ffn->down, hidden, width, "%sdown_proj.weight",
-                                    prefix) ? -1 : 0;
-}
-
-
-static int build_experts(moe_model_t *model, moe_block_t *block, uint32_t experts,
-                         const char *prefix, moe_error_t *error)
-{
-    const uint32_t hidden = model->hidden, width = block->width;
-    const size_t step = sizeof(moe_ffn_t);
-    moe_ffn_t *first;
-
-    first = moe_model_allocate(model, experts, sizeof(moe_ffn_t), error);
-    if (first == NULL) {
-        return -1;
-    }
-    block->experts = first;
-    for (uint32_t e = 0; e < experts; e++) {
-        first[e].width = width;
-    }
-    return moe_model_take_experts(model, error, &first->gate, step, experts, width, hidden, prefix,
-                                  "gate_proj.weight")
-           || moe_model_take_experts(model, error, &first->up, step, experts, width, hidden, prefix,
-                                     "up_proj.weight")
-           || moe_model_take_experts(model, error, &first->down, step, experts, hidden, width,
-                                     prefix, "down_proj.weight") ? -1 : 0;
-}
-
-
 static int build_moe(moe_model_t *model, moe_block_t *block, const settings_t *s,
                      const char *prefix, moe_error_t *error)
 {
@@ -272,12 +233,12 @@ static int build_moe(moe_model_t *model, moe_block_t *block, const settings_t *s
         return -1;
     }
     snprintf(name, sizeof(name), "%sexperts.", prefix);
-    if (build_experts(model, block, experts, name, error) != 0) {
+    if (moe_model_take_block(model, error, block, name, &moe_usual_names) != 0) {
         return -1;
     }
     snprintf(name, sizeof(name), "%sshared_experts.", prefix);
     return s->shared_width == 0 ? 0
-           : build_ffn(model, &block->shared, s->shared_width, name, error);
+           : moe_model_take_ffn(model, error, &block->shared, name, &moe_usual_names);
 }
 
 
@@ -359,7 +320,7 @@ static int build_layer(moe_model_t *model, uint32_t i, const settings_t *s, moe_
     }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.mlp.", i);
     return layer->is_moe ? build_moe(model, &layer->moe, s, prefix, error)
-           : build_ffn(model, &layer->dense, s->dense_width, prefix, error);
+           : moe_model_take_ffn(model, error, &layer->dense, prefix, &moe_usual_names);
 }
 
 
@@ -377,25 +338,6 @@ static void ignore_mtp_layers(moe_model_t *model)
         snprintf(name, sizeof(name), "model.layers.%u.", i);
         moe_tensors_ignore(model->tensors, name);
     }
-}
-
-
-static int build_ends(moe_model_t *model, const settings_t *s, moe_error_t *error)
-{
-    if (moe_model_take_weight(model, error, &model->embedding, s->vocabulary, s->hidden,
-                              "model.embed_tokens.weight") != 0
-        || moe_model_take_vector(model, error, &model->final_norm, s->hidden,
-                                 "model.norm.weight") != 0)
-    {
-        return -1;
-    }
-    if (!s->tied) {
-        return moe_model_take_weight(model, error, &model->head, s->vocabulary, s->hidden,
-                                     "lm_head.weight");
-    }
-    model->head = model->embedding;
-    moe_tensors_ignore(model->tensors, "lm_head.weight");
-    return 0;
 }
 
 
@@ -453,7 +395,7 @@ static int build(const moe_family_t *family, moe_model_t *model, const moe_confi
     if (read_settings(&s, family, config) != 0) {
         return -1;
     }
-    if (fill_shapes(model, &s, error) != 0 || build_ends(model, &s, error) != 0) {
+    if (fill_shapes(model, &s, error) != 0 || moe_model_take_ends(model, error) != 0) {
         return -1;
     }
     for (uint32_t i = 0; i < s.layers; i++) {

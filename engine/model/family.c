@@ -5,12 +5,16 @@
 
 #include "engine/model/config.h"
 #include "engine/model/deepseek.h"
+#include "engine/model/llama_like.h"
 #include "engine/model/model.h"
 
 const moe_family_t *const moe_families[] = {
     &moe_family_deepseek_v3,
     &moe_family_deepseek_v2,
     &moe_family_kimi_k2,
+    &moe_family_olmoe,
+    &moe_family_mixtral,
+    &moe_family_qwen3_moe,
     NULL
 };
 

@@ -42,6 +42,26 @@ typedef struct {
     moe_weight_t output;                /* [H, heads * value] */
 } moe_mla_t;
 
+typedef enum {
+    MOE_QK_NORM_NONE = 0,
+    MOE_QK_NORM_HEAD,                   /* each head for itself: Qwen3 */
+    MOE_QK_NORM_WHOLE                   /* the whole projection: OLMoE */
+} moe_qk_norm_t;
+
+/* Attention whose query heads share key and value heads in equal groups (GQA, arXiv 2305.13245);
+ * heads rotate whole, in pairs (j, j + head / 2), after the norm. */
+typedef struct {
+    uint32_t heads, kv_heads, head;     /* head: its width; kv_heads divides heads */
+    float scale;
+    moe_qk_norm_t norm;
+    float norm_eps;
+    const float *rope_frequencies;      /* [head / 2], after scaling; owned by the model */
+    float rope_magnitude;
+    moe_weight_t q, k, v;               /* [heads * head, H], [kv_heads * head, H] */
+    moe_vector_t q_norm, k_norm;
+    moe_weight_t output;                /* [H, heads * head] */
+} moe_gqa_t;
+
 /* SwiGLU feed-forward: down(silu(gate x) * up x). */
 typedef struct {
     uint32_t width;
@@ -78,7 +98,8 @@ typedef struct {
 } moe_block_t;
 
 typedef enum {
-    MOE_MIXER_MLA = 1
+    MOE_MIXER_MLA = 1,
+    MOE_MIXER_GQA
 } moe_mixer_kind_t;
 
 typedef struct {
@@ -86,6 +107,7 @@ typedef struct {
     moe_mixer_kind_t mixer;
     union {
         moe_mla_t mla;
+        moe_gqa_t gqa;
     };
     int is_moe;
     union {

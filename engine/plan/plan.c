@@ -25,16 +25,37 @@ typedef struct {
 } copies_t;
 
 
+static void add_mla(shapes_t *shapes, const moe_mla_t *mla, double hidden, int expanded)
+{
+    const double heads = mla->heads, key = mla->nope + mla->rope, latent = mla->kv_lora;
+
+    shapes->cached = latent + mla->rope;
+    shapes->mixer = (mla->q_lora > 0 ? mla->q_lora * (hidden + heads * key) : hidden * heads * key)
+                    + hidden * (latent + mla->rope) + latent * heads * (mla->nope + mla->value)
+                    + heads * mla->value * hidden;
+    shapes->attended = 2 * heads * (expanded ? key + mla->value : latent + mla->rope + latent);
+}
+
+
+static void add_gqa(shapes_t *shapes, const moe_gqa_t *gqa, double hidden)
+{
+    const double heads = gqa->heads, kv_heads = gqa->kv_heads, head = gqa->head;
+
+    shapes->cached = 2 * kv_heads * head;
+    shapes->mixer = 2 * hidden * head * (heads + kv_heads);
+    shapes->attended = 4 * heads * head;
+}
+
+
 static shapes_t shapes_of(const moe_layer_t *layer, double hidden, int expanded)
 {
-    const moe_mla_t *mla = &layer->mla;
-    const double heads = mla->heads, key = mla->nope + mla->rope, latent = mla->kv_lora;
-    shapes_t shapes = {.cached = latent + mla->rope};
+    shapes_t shapes = {.cached = 0};
 
-    shapes.mixer = (mla->q_lora > 0 ? mla->q_lora * (hidden + heads * key) : hidden * heads * key)
-                   + hidden * (latent + mla->rope) + latent * heads * (mla->nope + mla->value)
-                   + heads * mla->value * hidden;
-    shapes.attended = 2 * heads * (expanded ? key + mla->value : latent + mla->rope + latent);
+    if (layer->mixer == MOE_MIXER_GQA) {
+        add_gqa(&shapes, &layer->gqa, hidden);
+    } else {
+        add_mla(&shapes, &layer->mla, hidden, expanded);
+    }
     if (layer->is_moe) {
         shapes.shared = 3 * hidden * layer->moe.shared.width;
         shapes.expert = 3 * hidden * layer->moe.width;

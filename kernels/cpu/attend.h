@@ -37,13 +37,13 @@ static block_t cache_block(const moe_attend_t *a, size_t position, float *memory
     const char *rows = (const char *) a->cache
                        + a->blocks[position / a->block_tokens] * a->block_stride;
     const size_t rest = a->last - position, n = rest < a->block_tokens ? rest : a->block_tokens;
-    block_t block = { memory, n, moe_kv_row_size(a->type, a->width) };
+    block_t block = { memory, n, moe_kv_row_size(a->type, a->key + a->width) };
 
     if (a->type == MOE_KV_F32) {
         return (block_t) { (const float *) rows, n, a->row_stride / sizeof(float) };
     }
     for (size_t i = 0; i < n; i++) {
-        load_row(a->type, rows + i * a->row_stride, a->width, memory + i * block.stride);
+        load_row(a->type, rows + i * a->row_stride, a->key + a->width, memory + i * block.stride);
     }
     return block;
 }
@@ -62,7 +62,7 @@ static void attend_scores(const moe_attend_t *a, float *panel, float *scores, fl
         const block_t block = cache_block(a, p, memory);
         const tile_t tile = {
             .w = (const char *) panel, .w_panel = a->width * MOE_PANEL, .w_step = MOE_PANEL,
-            .depth = a->width, .x = block.rows, .x_row = block.stride, .x_step = 1,
+            .depth = a->width, .x = block.rows + a->key, .x_row = block.stride, .x_step = 1,
             .y = scores + (p - a->first) * MOE_PANEL, .y_row = MOE_PANEL,
         };
 

@@ -48,10 +48,11 @@ typedef struct {
 typedef struct {
     const float *query;             /* [heads, width] */
     size_t heads;
-    size_t width;                   /* floats of a cache row that meet the query */
-    size_t latent;                  /* its first floats: what is averaged */
+    size_t key, width;              /* numbers of a cache row that meet the query: its last
+                                     * ones, [key, key + width) */
+    size_t latent;                  /* its first numbers: what is averaged */
     const void *cache;              /* of this layer, in block 0 */
-    moe_kv_type_t type;             /* of its rows, of `width` numbers */
+    moe_kv_type_t type;             /* of its rows, of key + width numbers */
     size_t block_stride;            /* bytes between blocks */
     size_t row_stride;              /* bytes between tokens of a block */
     size_t block_tokens;            /* at most MOE_ATTEND_ROWS */
@@ -69,11 +70,10 @@ static inline size_t moe_attend_part(size_t latent)
 }
 
 
-/* A panel of queries, scores, and a block of the cache as floats. */
-static inline size_t moe_attend_scratch(size_t width, size_t positions)
+/* A panel of queries, scores, and a block of the cache as floats: rows of `size` numbers. */
+static inline size_t moe_attend_scratch(size_t size, size_t positions)
 {
-    return MOE_PANEL * (width + positions)
-           + MOE_ATTEND_ROWS * moe_kv_row_size(MOE_KV_Q8_0, width);
+    return MOE_PANEL * (size + positions) + MOE_ATTEND_ROWS * moe_kv_row_size(MOE_KV_Q8_0, size);
 }
 
 

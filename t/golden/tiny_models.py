@@ -19,9 +19,12 @@ DEFAULTS = dict(
     model_type='deepseek_v3', topk_method='noaux_tc', scoring='sigmoid', dtype='BF16', hidden=64,
     vocabulary=96, layers=3, dense_layers=1, context=256, heads=4, q_lora=24, kv_lora=32, nope=16,
     rope=8, value=16, dense_width=96, expert_width=32, experts=8, top_k=3, groups=4, groups_kept=2,
-    shared=1, normalise=1, tied=0, yarn=0, interleaved=1, mtp=1, scale=2.5, seed=1)
+    shared=1, normalise=1, tied=0, yarn=0, interleaved=1, mtp=1, scale=2.5, kv_heads=0, head=0,
+    seed=1)
 V2 = dict(model_type='deepseek_v2', topk_method='greedy', scoring='softmax', q_lora=0, groups=1,
           groups_kept=1, shared=2, normalise=0, mtp=0, scale=1.0, yarn=1)
+GQA = dict(topk_method='greedy', scoring='softmax', groups=1, groups_kept=1, shared=0, normalise=0,
+           dense_layers=0, mtp=0, scale=1.0, heads=6, kv_heads=2, head=16)
 VARIANTS = {
     'V3': dict(),
     'V3, plain queries, F32, half rotation': dict(q_lora=0, dtype='F32', interleaved=0, seed=2),
@@ -33,6 +36,15 @@ VARIANTS = {
     'V2, group-limited': dict(V2, topk_method='group_limited_greedy', q_lora=24, groups=4,
                               groups_kept=2, scale=16.0, seed=6),
     'V2, normalised': dict(V2, normalise=1, scale=16.0, yarn=0, seed=7),
+    'OLMoE': dict(GQA, model_type='olmoe', seed=8),
+    'OLMoE, a key per head, normalised, F16': dict(GQA, model_type='olmoe', kv_heads=6, head=10,
+                                                   normalise=1, dtype='F16', seed=9),
+    'Mixtral': dict(GQA, model_type='mixtral', normalise=1, seed=10),
+    'Mixtral, 18 heads for a key, tied': dict(GQA, model_type='mixtral', heads=18, kv_heads=1,
+                                              normalise=1, tied=1, seed=11),
+    'Qwen3-MoE': dict(GQA, model_type='qwen3_moe', normalise=1, seed=12),
+    'Qwen3-MoE, dense layer, YaRN': dict(GQA, model_type='qwen3_moe', dense_layers=1, yarn=1,
+                                         seed=13),
 }
 TOKENS = [0, 95, 7, 7, 31, 64, 2, 90, 13, 58, 41, 29, 77, 3, 66, 20, 8, 84, 50, 1]
 ROWS = [0, 1, 9, 19]
@@ -79,6 +91,34 @@ class Tensors(dict):
         self.weight(prefix + 'down_proj.weight', hidden, width)
 
 
+def make_gqa_layer(w, o, i):
+    h, p = o['hidden'], 'model.layers.%d.' % i
+    q, kv = o['heads'] * o['head'], o['kv_heads'] * o['head']
+    w.norm(p + 'input_layernorm.weight', h)
+    w.norm(p + 'post_attention_layernorm.weight', h)
+    a = p + 'self_attn.'
+    w.weight(a + 'q_proj.weight', q, h)
+    w.weight(a + 'k_proj.weight', kv, h)
+    w.weight(a + 'v_proj.weight', kv, h)
+    w.weight(a + 'o_proj.weight', h, q)
+    if o['model_type'] != 'mixtral':
+        whole = o['model_type'] == 'olmoe'
+        w.norm(a + 'q_norm.weight', q if whole else o['head'])
+        w.norm(a + 'k_norm.weight', kv if whole else o['head'])
+    m = p + ('block_sparse_moe.' if o['model_type'] == 'mixtral' else 'mlp.')
+    if i < o['dense_layers']:
+        w.ffn(m, o['dense_width'])
+        return
+    w.weight(m + 'gate.weight', o['experts'], h)
+    for e in range(o['experts']):
+        if o['model_type'] == 'mixtral':
+            w.weight(m + 'experts.%d.w1.weight' % e, o['expert_width'], h)
+            w.weight(m + 'experts.%d.w3.weight' % e, o['expert_width'], h)
+            w.weight(m + 'experts.%d.w2.weight' % e, h, o['expert_width'])
+        else:
+            w.ffn(m + 'experts.%d.' % e, o['expert_width'])
+
+
 def make(o):
     w = Tensors(o)
     h = o['hidden']
@@ -87,6 +127,9 @@ def make(o):
     if not o['tied']:
         w.weight('lm_head.weight', o['vocabulary'], h)
     for i in range(o['layers']):                    # the MTP layer comes last and is not needed
+        if o['kv_heads']:
+            make_gqa_layer(w, o, i)
+            continue
         p = 'model.layers.%d.' % i
         w.norm(p + 'input_layernorm.weight', h)
         w.norm(p + 'post_attention_layernorm.weight', h)
@@ -126,9 +169,10 @@ def softmax(x):
 
 
 def ffn(w, prefix, x):
-    g = x @ w[prefix + 'gate_proj.weight'].T
-    return g / (1 + np.exp(-g)) * (x @ w[prefix + 'up_proj.weight'].T) \
-        @ w[prefix + 'down_proj.weight'].T
+    gate, up, down = ('w1', 'w3', 'w2') if 'block_sparse_moe' in prefix \
+        else ('gate_proj', 'up_proj', 'down_proj')
+    g = x @ w[prefix + gate + '.weight'].T
+    return g / (1 + np.exp(-g)) * (x @ w[prefix + up + '.weight'].T) @ w[prefix + down + '.weight'].T
 
 
 def mscale(factor, m):
@@ -185,6 +229,42 @@ def attention(o, w, p, x):
     return out.transpose(1, 0, 2).reshape(n, -1) @ w[p + 'o_proj.weight'].T
 
 
+def gqa_angles(o, n):
+    """Rotation of position p, pair j; the factor on cosine and sine."""
+    d = o['head']
+    f = 10000.0 ** (-np.arange(0, d, 2) / d)
+    if not o['yarn']:
+        return np.outer(np.arange(n), f), 1.0
+    factor, original, fast, slow = 4, 64, 32, 1
+    low, high = (d * math.log(original / (r * 2 * math.pi)) / (2 * math.log(10000))
+                 for r in (fast, slow))
+    low, high = max(math.floor(low), 0), min(math.ceil(high), d - 1)
+    ramp = np.clip((np.arange(d // 2) - low) / (high - low), 0, 1)
+    return np.outer(np.arange(n), f / factor * ramp + f * (1 - ramp)), mscale(factor, 1)
+
+
+def gqa_rotate(x, angle, magnitude):
+    a, b = np.split(x, 2, -1)
+    return magnitude * np.concatenate([a * np.cos(angle) - b * np.sin(angle),
+                                       b * np.cos(angle) + a * np.sin(angle)], -1)
+
+
+def gqa(o, w, p, x):
+    n, d = len(x), o['head']
+    q, k, v = (x @ w[p + name + '_proj.weight'].T for name in 'qkv')
+    if o['model_type'] == 'olmoe':
+        q, k = rms(q, w[p + 'q_norm.weight']), rms(k, w[p + 'k_norm.weight'])
+    q, k, v = (t.reshape(n, -1, d).transpose(1, 0, 2) for t in (q, k, v))
+    if o['model_type'] == 'qwen3_moe':
+        q, k = rms(q, w[p + 'q_norm.weight']), rms(k, w[p + 'k_norm.weight'])
+    angle = gqa_angles(o, n)
+    q, k = gqa_rotate(q, *angle), gqa_rotate(k, *angle)
+    k, v = (np.repeat(t, o['heads'] // o['kv_heads'], 0) for t in (k, v))
+    scores = q @ k.transpose(0, 2, 1) / math.sqrt(d)
+    scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
+    return (softmax(scores) @ v).transpose(1, 0, 2).reshape(n, -1) @ w[p + 'o_proj.weight'].T
+
+
 def route(o, w, p, x, margins):
     """Expert ids and weights of one row."""
     logits = w[p + 'gate.weight'] @ x
@@ -223,10 +303,10 @@ def forward(o, w, margins):
     x = w['model.embed_tokens.weight'][TOKENS]
     for i in range(o['layers']):
         p = 'model.layers.%d.' % i
-        x = x + attention(o, w, p + 'self_attn.', rms(x, w[p + 'input_layernorm.weight']))
+        x = x + (gqa if o['kv_heads'] else attention)(o, w, p + 'self_attn.', rms(x, w[p + 'input_layernorm.weight']))
         h = rms(x, w[p + 'post_attention_layernorm.weight'])
-        x = x + (ffn(w, p + 'mlp.', h) if i < o['dense_layers']
-                 else moe(o, w, p + 'mlp.', h, margins))
+        m = p + ('block_sparse_moe.' if o['model_type'] == 'mixtral' else 'mlp.')
+        x = x + (ffn(w, m, h) if i < o['dense_layers'] else moe(o, w, m, h, margins))
     head = w['model.embed_tokens.weight' if o['tied'] else 'lm_head.weight']
     return rms(x, w['model.norm.weight']) @ head.T
 

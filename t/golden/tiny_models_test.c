@@ -1,5 +1,5 @@
 /*
- * Every switch of the DeepSeek families against logits that tiny_models.py computed in double
+ * Every switch of all families against logits that tiny_models.py computed in double
  * precision: loader, descriptors and forward pass together.
  */
 
@@ -28,7 +28,7 @@ static tiny_model_t read_options(const json_t *object)
         NUMBER(heads), NUMBER(q_lora), NUMBER(kv_lora), NUMBER(nope), NUMBER(rope), NUMBER(value),
         NUMBER(dense_width), NUMBER(expert_width), NUMBER(experts), NUMBER(top_k), NUMBER(groups),
         NUMBER(groups_kept), NUMBER(shared), NUMBER(normalise), NUMBER(tied), NUMBER(yarn),
-        NUMBER(interleaved), NUMBER(mtp),
+        NUMBER(interleaved), NUMBER(mtp), NUMBER(kv_heads), NUMBER(head),
 #undef NUMBER
     };
     tiny_model_t options = {

@@ -237,7 +237,9 @@ static void test_convert(void **state)
 static void test_attention_waves(void **state)
 {
     enum { N = 150, HEADS = 20, LATENT = 16, ROPE = 4, BLOCKS = 60, ROW = 32 };
-    const moe_attention_t attention = {HEADS, LATENT, ROPE, 0.5f};
+    const moe_attention_t attention = {
+        .heads = HEADS, .latent = LATENT, .rope = ROPE, .scale = 0.5f
+    };
     const size_t y_row = HEADS * LATENT, query_row = HEADS * (LATENT + ROPE);
     uint32_t table[BLOCKS], positions[N], sequences[N] = {0};
     float *first = NULL;

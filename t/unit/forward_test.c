@@ -16,6 +16,7 @@
 #include "t/unit/tiny_model.h"
 
 #define MAX_TOKENS 320u
+#define N_MODELS 4u
 #define MAX_BLOCKS (MAX_TOKENS / MOE_BLOCK_TOKENS)
 
 typedef struct {
@@ -23,6 +24,25 @@ typedef struct {
     char *directory;
     moe_model_t *model;
 } fixture_t;
+
+
+/* A model of each kind of attention. */
+static tiny_model_t model_of(size_t index)
+{
+    static const char *const grouped[] = { "olmoe", "mixtral", "qwen3_moe" };
+    tiny_model_t options;
+
+    if (index == 0) {
+        return tiny_model_defaults();
+    }
+    options = tiny_model_gqa(grouped[index - 1]);
+    if (index == 2) {
+        options.heads = 20;             /* more of a group than fit a panel */
+        options.kv_heads = 1;
+        options.head = 18;              /* slices that do not fill their groups */
+    }
+    return options;
+}
 
 
 static fixture_t open_model(tiny_model_t options)
@@ -178,9 +198,8 @@ static void test_reference(void **state)
 
 
 /* Each kind of cache row for itself: a row is read as it is kept, also in the step that writes it. */
-static void test_chunks(void **state)
+static void check_chunks(tiny_model_t options)
 {
-    tiny_model_t options = tiny_model_defaults();
     uint32_t tokens[MAX_TOKENS];
     moe_forward_options_t forward_options;
     const uint32_t n = 300, chunks[] = {1, 7, 16, 64, 257};
@@ -210,6 +229,14 @@ static void test_chunks(void **state)
 }
 
 
+static void test_chunks(void **state)
+{
+    for (size_t i = 0; i < N_MODELS; i++) {
+        check_chunks(model_of(i));
+    }
+}
+
+
 /* Relative error of logits [n]. */
 static double relative_error(const float *y, const float *reference, size_t n)
 {
@@ -224,14 +251,13 @@ static double relative_error(const float *y, const float *reference, size_t n)
 
 
 /* Shorter rows are near f32, and as many more fit into the same memory as they are shorter. */
-static void test_kv_types(void **state)
+static void check_kv_types(tiny_model_t options)
 {
     static const struct {
         double least, most, tokens;
     } bounds[] = {
         [MOE_KV_F32] = {0, 0, 1}, [MOE_KV_BF16] = {1e-4, 5e-3, 2}, [MOE_KV_Q8_0] = {1e-3, 3e-2, 3.7}
     };
-    tiny_model_t options = tiny_model_defaults();
     uint32_t tokens[MAX_TOKENS], blocks = 0;
     const uint32_t n = 200;
     float *reference = NULL;
@@ -267,6 +293,19 @@ static void test_kv_types(void **state)
     }
     free(reference);
     close_model(&f);
+}
+
+
+static void test_kv_types(void **state)
+{
+    for (size_t i = 0; i < N_MODELS; i++) {
+        tiny_model_t options = model_of(i);
+
+        if (options.kv_heads > 0) {
+            options.top_k = options.experts;    /* rounding changes no choice */
+        }
+        check_kv_types(options);
+    }
 }
 
 
@@ -314,9 +353,9 @@ static void check_crowd(moe_forward_t *forward, const fixture_t *f,
 }
 
 
-static void test_crowd(void **state)
+static void check_crowds(tiny_model_t model)
 {
-    fixture_t f = open_model(tiny_model_defaults());
+    fixture_t f = open_model(model);
     moe_forward_options_t options = default_options(&f);
     static uint32_t tokens[32][MAX_TOKENS];
     moe_forward_t *forward = create(&f, &options);
@@ -336,6 +375,14 @@ static void test_crowd(void **state)
         free(alone[s]);
     }
     close_model(&f);
+}
+
+
+static void test_crowd(void **state)
+{
+    for (size_t i = 0; i < N_MODELS; i++) {
+        check_crowds(model_of(i));
+    }
 }
 
 
@@ -382,9 +429,9 @@ static void test_shared_rows(void **state)
 }
 
 
-static void test_threads_and_instruction_sets(void **state)
+static void check_threads_and_instruction_sets(tiny_model_t model)
 {
-    fixture_t f = open_model(tiny_model_v2());
+    fixture_t f = open_model(model);
     moe_forward_options_t options = default_options(&f);
     uint32_t tokens[MAX_TOKENS];
     const uint32_t n = 100;
@@ -423,6 +470,15 @@ static void test_threads_and_instruction_sets(void **state)
         unsetenv("MOE_ISA");
     }
     close_model(&f);
+}
+
+
+static void test_threads_and_instruction_sets(void **state)
+{
+    check_threads_and_instruction_sets(tiny_model_v2());
+    for (size_t i = 1; i < N_MODELS; i++) {
+        check_threads_and_instruction_sets(model_of(i));
+    }
 }
 
 

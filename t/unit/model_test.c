@@ -249,13 +249,86 @@ static void test_widening(void **state)
 }
 
 
-/* Each row: what to do to config.json (a JSON object merged into it, or a key to delete) and what
- * the message must contain. */
-static void test_damaged_configs(void **state)
+/* Descriptors of the families with grouped queries. */
+static void test_grouped_queries(void **state)
 {
     static const struct {
-        const char *change, *remove, *message;
+        const char *family;
+        moe_qk_norm_t norm;
+        uint32_t norm_size;
     } cases[] = {
+        { "olmoe", MOE_QK_NORM_WHOLE, 96 }, { "mixtral", MOE_QK_NORM_NONE, 0 },
+        { "qwen3_moe", MOE_QK_NORM_HEAD, 16 },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        tiny_model_t options = tiny_model_gqa(cases[i].family);
+        const uint32_t attention = 2 * (96 + 32) * 64 + (i > 0 ? cases[i].norm_size * 2 : 96 + 32);
+        const uint32_t experts = 8 * 3 * 32 * 64;
+        const moe_layer_t *layer;
+        moe_error_t error;
+        moe_model_t *model = open_tiny(&options, &error);
+
+        if (model == NULL) {
+            fail_msg("%s: %s", cases[i].family, error.message);
+        }
+        assert_string_equal(model->family, cases[i].family);
+        layer = &model->layers[0];
+        assert_int_equal(layer->mixer, MOE_MIXER_GQA);
+        assert_int_equal(layer->gqa.norm, cases[i].norm);
+        assert_int_equal(layer->gqa.q_norm.size, cases[i].norm_size);
+        assert_int_equal(layer->gqa.k.rows, 32);
+        assert_true(layer->gqa.scale == 0.25f);
+        assert_true(layer->moe.router.normalise == options.normalise);
+        assert_true(model->parameters
+                    == 2u * 96 * 64 + 64 + 3u * (2 * 64 + attention + 8 * 64 + experts));
+        assert_true(model->parameters - model->active_parameters == 3u * experts / 8 * 5);
+        moe_model_close(model);
+    }
+}
+
+
+/* What to do to config.json (a JSON object merged into it, or a key to delete) and what the message
+ * must contain. */
+typedef struct {
+    const char *change, *remove, *message;
+} damage_t;
+
+
+static void check_damage(tiny_model_t options, const damage_t *cases, size_t n)
+{
+    tiny_files_t files = tiny_model_make(&options);
+    char *directory = tiny_directory();
+    moe_error_t error;
+
+    tiny_model_save(&files, directory);
+    for (size_t i = 0; i < n; i++) {
+        json_t *config = json_deep_copy(files.config);
+
+        if (cases[i].change != NULL) {
+            json_t *change = json_loads(cases[i].change, JSON_ALLOW_NUL, NULL);
+
+            assert_non_null(change);
+            json_object_update_new(config, change);
+        } else {
+            json_object_del(config, cases[i].remove);
+        }
+        tiny_write_json(directory, "config.json", config);
+        json_decref(config);
+        assert_null(moe_model_open(directory, &error));
+        assert_int_equal(error.code, MOE_BAD_MODEL);
+        if (strstr(error.message, cases[i].message) == NULL) {
+            fail_msg("expected \"%s\" in \"%s\"", cases[i].message, error.message);
+        }
+    }
+    tiny_directory_remove(directory);
+    tiny_model_free(&files);
+}
+
+
+static void test_damaged_configs(void **state)
+{
+    static const damage_t cases[] = {
         { NULL, "hidden_size", "config.json: hidden_size: missing" },
         { NULL, "num_experts_per_tok", "config.json: num_experts_per_tok: missing" },
         { NULL, "model_type", "config.json: model_type: missing" },
@@ -323,33 +396,51 @@ static void test_damaged_configs(void **state)
         { "{\"n_shared_experts\": null}", NULL,
           "model.layers.1.mlp.shared_experts.down_proj.weight: not part of this model (6 such" },
     };
-    tiny_model_t options = tiny_model_defaults();
-    tiny_files_t files = tiny_model_make(&options);
-    char *directory = tiny_directory();
-    moe_error_t error;
 
-    tiny_model_save(&files, directory);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        json_t *config = json_deep_copy(files.config);
+    check_damage(tiny_model_defaults(), cases, sizeof(cases) / sizeof(cases[0]));
+}
 
-        if (cases[i].change != NULL) {
-            json_t *change = json_loads(cases[i].change, JSON_ALLOW_NUL, NULL);
 
-            assert_non_null(change);
-            json_object_update_new(config, change);
-        } else {
-            json_object_del(config, cases[i].remove);
-        }
-        tiny_write_json(directory, "config.json", config);
-        json_decref(config);
-        assert_null(moe_model_open(directory, &error));
-        assert_int_equal(error.code, MOE_BAD_MODEL);
-        if (strstr(error.message, cases[i].message) == NULL) {
-            fail_msg("expected \"%s\" in \"%s\"", cases[i].message, error.message);
-        }
-    }
-    tiny_directory_remove(directory);
-    tiny_model_free(&files);
+static void test_damaged_grouped_configs(void **state)
+{
+    static const damage_t olmoe[] = {
+        { NULL, "num_experts", "config.json: num_experts: missing" },
+        { NULL, "rope_theta", "config.json: rope_theta: missing" },
+        { "{\"clip_qkv\": 8.0}", NULL, "clip_qkv: clipping is not supported" },
+        { "{\"attention_bias\": true}", NULL, "attention_bias: true is not supported" },
+        { "{\"num_key_value_heads\": 4}", NULL, "num_key_value_heads: 4 does not divide" },
+        { "{\"num_key_value_heads\": 12}", NULL, "num_key_value_heads: 12 is not within 1..6" },
+        { "{\"num_key_value_heads\": 3}", NULL, "self_attn.k_proj.weight: shape [32, 64]" },
+        { "{\"head_dim\": 15}", NULL, "head_dim: 15 is not an even number" },
+        { "{\"hidden_act\": \"gelu\"}", NULL, "hidden_act: \"gelu\"" },
+        { "{\"moe_intermediate_size\": 32}", NULL, "moe_intermediate_size: unknown key" },
+        { "{\"intermediate_size\": 48}", NULL, "experts.0.gate_proj.weight: shape" },
+        { "{\"num_hidden_layers\": 2}", NULL, "not part of this model" },
+        { "{\"num_experts\": 7}", NULL, "mlp.gate.weight: shape" },
+        { "{\"model_type\": \"qwen3_moe\", \"moe_intermediate_size\": 32}", NULL,
+          "self_attn.q_norm.weight: shape [96], expected [16]" },
+        { "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", NULL,
+          "rope_scaling: rope_type: \"linear\"" },
+    };
+    static const damage_t mixtral[] = {
+        { "{\"sliding_window\": 128}", NULL, "sliding_window: windows are not supported" },
+        { "{\"num_experts\": 8}", NULL, "num_experts: unknown key" },
+        { "{\"norm_topk_prob\": false}", NULL, "norm_topk_prob: unknown key" },
+        { "{\"num_experts_per_tok\": 9}", NULL, "num_experts_per_tok: 9 is not within 1..8" },
+    };
+    static const damage_t qwen3[] = {
+        { "{\"use_sliding_window\": true}", NULL, "use_sliding_window: true is not supported" },
+        { "{\"mlp_only_layers\": 1}", NULL, "mlp_only_layers: not an array" },
+        { "{\"mlp_only_layers\": [3]}", NULL, "mlp_only_layers: entry 0 is no layer" },
+        { "{\"mlp_only_layers\": [1]}", NULL, "layers.1.mlp.gate_proj.weight: missing" },
+        { "{\"decoder_sparse_step\": 2}", NULL, "layers.0.mlp.gate_proj.weight: missing" },
+        { "{\"shared_expert_intermediate_size\": 8}", NULL, "unknown key" },
+        { NULL, "moe_intermediate_size", "moe_intermediate_size: missing" },
+    };
+
+    check_damage(tiny_model_gqa("olmoe"), olmoe, sizeof(olmoe) / sizeof(olmoe[0]));
+    check_damage(tiny_model_gqa("mixtral"), mixtral, sizeof(mixtral) / sizeof(mixtral[0]));
+    check_damage(tiny_model_gqa("qwen3_moe"), qwen3, sizeof(qwen3) / sizeof(qwen3[0]));
 }
 
 
@@ -489,7 +580,9 @@ int main(void)
         cmocka_unit_test(test_extra_tensors),
         cmocka_unit_test(test_vectors_of_all_types),
         cmocka_unit_test(test_widening),
+        cmocka_unit_test(test_grouped_queries),
         cmocka_unit_test(test_damaged_configs),
+        cmocka_unit_test(test_damaged_grouped_configs),
         cmocka_unit_test(test_equal_configs),
         cmocka_unit_test(test_generation),
         cmocka_unit_test(test_yarn),

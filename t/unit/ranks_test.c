@@ -69,6 +69,32 @@ static void test_same_bits(void **state)
 }
 
 
+/* Heads that share keys, divided evenly and not; a norm over all of them. */
+static void test_grouped_queries(void **state)
+{
+    const uint32_t worlds[][2] = { { 2, 1 }, { 2, 2 }, { 4, 2 }, { 3, 3 } };
+    const char *const families[] = { "olmoe", "mixtral", "qwen3_moe" };
+
+    for (size_t m = 0; m < 3; m++) {
+        tiny_model_t model = tiny_model_gqa(families[m]);
+        float *expected;
+        fixture_t *f;
+
+        model.kv_heads = 3;
+        f = open_model(model);
+        expected = compute_alone(f, MOE_PAYLOAD_F32);
+        for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++) {
+            moe_ranks_options_t options = rank_options(f, worlds[i][0]);
+
+            options.tensor_parallel = worlds[i][1];
+            check_bits(f, &options, 9, i, expected);
+        }
+        free(expected);
+        close_model(f);
+    }
+}
+
+
 /* ---- loops ---- */
 
 typedef struct {
@@ -470,6 +496,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_grouped_queries),
         cmocka_unit_test(test_exchange),
         cmocka_unit_test(test_loops),
         cmocka_unit_test(test_refusals),

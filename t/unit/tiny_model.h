@@ -30,6 +30,7 @@ typedef struct {
     const char *model_type, *topk_method, *scoring, *dtype;
     uint32_t hidden, vocabulary, layers, dense_layers, context;
     uint32_t heads, q_lora, kv_lora, nope, rope, value;         /* q_lora 0: null in the config */
+    uint32_t kv_heads, head;                                    /* of families with GQA */
     uint32_t dense_width, expert_width, experts, top_k, groups, groups_kept, shared;
     int normalise, tied, yarn, interleaved, mtp;
     double scale;                                               /* routed_scaling_factor */
@@ -73,6 +74,29 @@ static inline tiny_model_t tiny_model_v2(void)
     options.mtp = 0;
     options.scale = 1;
     options.yarn = 1;
+    return options;
+}
+
+
+/* A family with grouped queries: "olmoe", "mixtral", "qwen3_moe". */
+static inline tiny_model_t tiny_model_gqa(const char *model_type)
+{
+    const int mixtral = strcmp(model_type, "mixtral") == 0;
+    tiny_model_t options = tiny_model_defaults();
+
+    options.model_type = model_type;
+    options.topk_method = "greedy";
+    options.scoring = "softmax";
+    options.heads = 6;
+    options.kv_heads = 2;
+    options.head = 16;
+    options.groups = 1;
+    options.groups_kept = 1;
+    options.shared = 0;
+    options.normalise = mixtral;
+    options.dense_layers = 0;
+    options.mtp = 0;
+    options.scale = 1;
     return options;
 }
 
@@ -185,6 +209,20 @@ static inline void tiny_ffn(tiny_files_t *files, const tiny_model_t *o, const ch
 }
 
 
+static inline void tiny_mixtral_moe(tiny_files_t *files, const tiny_model_t *o, const char *prefix)
+{
+    char name[96];
+
+    tiny_weight(files, o, prefix, "gate.weight", o->experts, o->hidden);
+    for (uint32_t e = 0; e < o->experts; e++) {
+        snprintf(name, sizeof(name), "%sexperts.%u.", prefix, e);
+        tiny_weight(files, o, name, "w1.weight", o->expert_width, o->hidden);
+        tiny_weight(files, o, name, "w3.weight", o->expert_width, o->hidden);
+        tiny_weight(files, o, name, "w2.weight", o->hidden, o->expert_width);
+    }
+}
+
+
 static inline void tiny_moe(tiny_files_t *files, const tiny_model_t *o, const char *prefix)
 {
     char name[96];
@@ -200,6 +238,35 @@ static inline void tiny_moe(tiny_files_t *files, const tiny_model_t *o, const ch
     snprintf(name, sizeof(name), "%sshared_experts.", prefix);
     if (o->shared > 0) {
         tiny_ffn(files, o, name, o->shared * o->expert_width);
+    }
+}
+
+
+static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, uint32_t i)
+{
+    const uint32_t q = o->heads * o->head, kv = o->kv_heads * o->head;
+    const int whole = strcmp(o->model_type, "olmoe") == 0;
+    const int mixtral = strcmp(o->model_type, "mixtral") == 0;
+    char prefix[64];
+
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.", i);
+    tiny_norm(files, o, prefix, "input_layernorm.weight", o->hidden);
+    tiny_norm(files, o, prefix, "post_attention_layernorm.weight", o->hidden);
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
+    tiny_weight(files, o, prefix, "q_proj.weight", q, o->hidden);
+    tiny_weight(files, o, prefix, "k_proj.weight", kv, o->hidden);
+    tiny_weight(files, o, prefix, "v_proj.weight", kv, o->hidden);
+    tiny_weight(files, o, prefix, "o_proj.weight", o->hidden, q);
+    if (!mixtral) {
+        tiny_norm(files, o, prefix, "q_norm.weight", whole ? q : o->head);
+        tiny_norm(files, o, prefix, "k_norm.weight", whole ? kv : o->head);
+    }
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.%s.", i,
+             mixtral ? "block_sparse_moe" : "mlp");
+    if (i < o->dense_layers) {
+        tiny_ffn(files, o, prefix, o->dense_width);
+    } else {
+        (mixtral ? tiny_mixtral_moe : tiny_moe)(files, o, prefix);
     }
 }
 
@@ -239,8 +306,48 @@ static inline void tiny_layer(tiny_files_t *files, const tiny_model_t *o, uint32
 }
 
 
+static inline json_t *tiny_gqa_config(const tiny_model_t *o)
+{
+    const int mixtral = strcmp(o->model_type, "mixtral") == 0;
+    const int qwen = strcmp(o->model_type, "qwen3_moe") == 0;
+    json_t *dense = json_array(), *config = json_pack(
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:i, s:i}",
+        "model_type", o->model_type, "hidden_act", "silu", "hidden_size", o->hidden, "vocab_size",
+        o->vocabulary, "num_hidden_layers", o->layers, "max_position_embeddings", o->context,
+        "num_attention_heads", o->heads, "num_key_value_heads", o->kv_heads, "head_dim", o->head,
+        "num_experts_per_tok", o->top_k, "tie_word_embeddings", o->tied, "rms_norm_eps", 1e-6,
+        "rope_theta", 10000.0, "eos_token_id", 1, "intermediate_size",
+        qwen ? o->dense_width : o->expert_width);
+
+    tiny_check(config != NULL, "json_pack");
+    json_object_set_new(config, mixtral ? "num_local_experts" : "num_experts",
+                        json_integer(o->experts));
+    if (!mixtral) {
+        json_object_set_new(config, "norm_topk_prob", json_boolean(o->normalise));
+    }
+    for (uint32_t i = 0; i < o->dense_layers; i++) {
+        json_array_append_new(dense, json_integer(i));
+    }
+    if (qwen) {
+        json_object_set_new(config, "moe_intermediate_size", json_integer(o->expert_width));
+        json_object_set(config, "mlp_only_layers", dense);
+    }
+    if (o->yarn) {
+        json_object_set_new(config, "rope_scaling", json_pack(
+            "{s:s, s:f, s:i}", "rope_type", "yarn", "factor", 4.0,
+            "original_max_position_embeddings", 64));
+    }
+    json_decref(dense);
+    return config;
+}
+
+
 static inline json_t *tiny_config(const tiny_model_t *o)
 {
+    if (o->kv_heads > 0) {
+        return tiny_gqa_config(o);
+    }
+
     json_t *config = json_pack(
         "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}",
         "model_type", o->model_type, "topk_method", o->topk_method, "scoring_func", o->scoring,
@@ -280,7 +387,7 @@ static inline tiny_files_t tiny_model_make(const tiny_model_t *o)
         tiny_weight(&files, o, "", "lm_head.weight", o->vocabulary, o->hidden);
     }
     for (uint32_t i = 0; i < o->layers + (o->mtp != 0); i++) {
-        tiny_layer(&files, o, i);
+        (o->kv_heads > 0 ? tiny_gqa_layer : tiny_layer)(&files, o, i);
     }
     return files;
 }

@@ -1,0 +1,384 @@
+/*
+ * OLMoE, Mixtral and Qwen3-MoE: Llama's layer with experts.  What distinguishes them is a row of
+ * the table of traits: names of keys and tensors, the norm of queries and keys, whether weights of
+ * experts are normalised.  Bounds are those of deepseek.c, chosen so that products fit 32 bits.
+ */
+
+#include "engine/model/llama_like.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/model/build.h"
+#include "engine/model/rope.h"
+
+#define WIDTH_LIMIT (1u << 20)
+#define HEADS_LIMIT 4096u
+#define HEAD_WIDTH_LIMIT 4096u
+#define EXPERTS_LIMIT (1u << 16)
+#define LAYERS_LIMIT 1024u
+
+typedef struct {
+    const moe_family_t *family;
+    const char *experts_key, *width_key;
+    const char *block;                  /* what a layer's network is called */
+    moe_ffn_names_t expert;
+    moe_qk_norm_t norm;
+    double norm_eps;                    /* where the config says nothing */
+    int normalises;                     /* always, else as norm_topk_prob says */
+    int has_dense_layers;
+} traits_t;
+
+typedef struct {
+    const traits_t *traits;
+    uint32_t hidden, vocabulary, layers, context;
+    float norm_eps;
+    int tied;
+    moe_gqa_t gqa;              /* without weights and frequencies */
+    moe_rope_t rope;
+    moe_router_t router;        /* without weights */
+    uint32_t dense_width, expert_width;
+    uint32_t moe_step;          /* every so-manieth layer has experts, counted from 1 ... */
+    const json_t *dense_layers; /* ... but for these; NULL: none */
+} settings_t;
+
+#define COMMON_KEYS \
+    "head_dim", "hidden_act", "hidden_size", "intermediate_size", "max_position_embeddings", \
+    "num_attention_heads", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", \
+    "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window", \
+    "tie_word_embeddings", "vocab_size"
+
+static const char *const olmoe_keys[] = {
+    COMMON_KEYS, "attention_bias", "clip_qkv", "norm_topk_prob", "num_experts", NULL
+};
+
+/* router_jitter_noise is for training. */
+static const char *const mixtral_keys[] = {
+    COMMON_KEYS, "num_local_experts", "router_jitter_noise", NULL
+};
+
+static const char *const qwen3_moe_keys[] = {
+    COMMON_KEYS, "attention_bias", "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
+    "moe_intermediate_size", "norm_topk_prob", "num_experts", "use_sliding_window", NULL
+};
+
+static const traits_t all_traits[] = {
+    {
+        .family = &moe_family_olmoe, .experts_key = "num_experts",
+        .width_key = "intermediate_size", .block = "mlp",
+        .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
+        .norm = MOE_QK_NORM_WHOLE, .norm_eps = 1e-5
+    },
+    {
+        .family = &moe_family_mixtral, .experts_key = "num_local_experts",
+        .width_key = "intermediate_size", .block = "block_sparse_moe",
+        .expert = { "w1.weight", "w3.weight", "w2.weight" },
+        .norm = MOE_QK_NORM_NONE, .norm_eps = 1e-5, .normalises = 1
+    },
+    {
+        .family = &moe_family_qwen3_moe, .experts_key = "num_experts",
+        .width_key = "moe_intermediate_size", .block = "mlp",
+        .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
+        .norm = MOE_QK_NORM_HEAD, .norm_eps = 1e-6, .has_dense_layers = 1
+    }
+};
+
+
+static const traits_t *traits_of(const moe_family_t *family)
+{
+    const traits_t *traits = all_traits;
+
+    while (traits->family != family) {
+        traits++;
+    }
+    return traits;
+}
+
+
+/* A window that no sequence outgrows is none; Qwen's configs give one that they do not use. */
+static void refuse_windows(const settings_t *s, moe_config_t *config)
+{
+    const json_t *window = moe_config_get(config, "sliding_window");
+    const int used = moe_config_bool_or(config, "use_sliding_window", !s->traits->has_dense_layers);
+
+    if (used && s->traits->has_dense_layers) {
+        moe_config_fail(config, "use_sliding_window", "true is not supported");
+    } else if (used && window != NULL
+               && moe_config_uint(config, "sliding_window", 1, UINT32_MAX) < s->context)
+    {
+        moe_config_fail(config, "sliding_window", "windows are not supported");
+    }
+}
+
+
+static void read_attention(settings_t *s, moe_config_t *config)
+{
+    moe_gqa_t *gqa = &s->gqa;
+
+    gqa->heads = moe_config_uint(config, "num_attention_heads", 1, HEADS_LIMIT);
+    gqa->kv_heads = moe_config_uint_or(config, "num_key_value_heads", gqa->heads, 1, gqa->heads);
+    gqa->head = moe_config_uint_or(config, "head_dim", s->hidden / gqa->heads, 2,
+                                   HEAD_WIDTH_LIMIT);
+    if (gqa->heads % gqa->kv_heads != 0) {
+        moe_config_fail(config, "num_key_value_heads", "%u does not divide num_attention_heads %u",
+                        gqa->kv_heads, gqa->heads);
+    }
+    if (gqa->head % 2 != 0 || gqa->head < 2 || gqa->head > HEAD_WIDTH_LIMIT) {
+        moe_config_fail(config, "head_dim", "%u is not an even number within 2..%u", gqa->head,
+                        HEAD_WIDTH_LIMIT);
+    }
+    if (moe_config_bool_or(config, "attention_bias", 0)) {
+        moe_config_fail(config, "attention_bias", "true is not supported");
+    }
+    if (moe_config_get(config, "clip_qkv") != NULL) {
+        moe_config_fail(config, "clip_qkv", "clipping is not supported");
+    }
+    refuse_windows(s, config);
+    if (moe_config_get(config, "rope_theta") == NULL
+        && json_object_get(moe_config_get(config, "rope_parameters"), "rope_theta") == NULL)
+    {
+        moe_config_fail(config, "rope_theta", "missing");
+    }
+    moe_rope_read(&s->rope, config);
+    gqa->rope_magnitude = (float) moe_rope_magnitude(&s->rope);
+    gqa->scale = (float) (1 / sqrt((double) gqa->head));
+    gqa->norm = s->traits->norm;
+    gqa->norm_eps = s->norm_eps;
+}
+
+
+static void read_router(settings_t *s, moe_config_t *config)
+{
+    moe_router_t *router = &s->router;
+
+    router->experts = moe_config_uint(config, s->traits->experts_key, 1, EXPERTS_LIMIT);
+    router->top_k = moe_config_uint(config, "num_experts_per_tok", 1, router->experts);
+    router->score = MOE_SCORE_SOFTMAX;
+    router->group = MOE_GROUP_NONE;
+    router->groups = 1;
+    router->groups_kept = 1;
+    router->scale = 1;
+    router->normalise = s->traits->normalises || moe_config_bool_or(config, "norm_topk_prob", 0);
+    s->expert_width = moe_config_uint(config, s->traits->width_key, 1, WIDTH_LIMIT);
+}
+
+
+static void read_dense_layers(settings_t *s, moe_config_t *config)
+{
+    const json_t *index;
+    size_t i;
+
+    s->moe_step = 1;
+    if (!s->traits->has_dense_layers) {
+        return;
+    }
+    s->dense_width = moe_config_uint(config, "intermediate_size", 1, WIDTH_LIMIT);
+    s->moe_step = moe_config_uint_or(config, "decoder_sparse_step", 1, 1, LAYERS_LIMIT);
+    s->dense_layers = moe_config_get(config, "mlp_only_layers");
+    if (s->dense_layers != NULL
+        && (!json_is_array(s->dense_layers) || json_array_size(s->dense_layers) > s->layers))
+    {
+        moe_config_fail(config, "mlp_only_layers", "not an array of at most num_hidden_layers "
+                        "entries");
+        s->dense_layers = NULL;
+    }
+    json_array_foreach(s->dense_layers, i, index) {
+        if (!json_is_integer(index) || json_integer_value(index) < 0
+            || json_integer_value(index) >= s->layers)
+        {
+            moe_config_fail(config, "mlp_only_layers", "entry %zu is no layer", i);
+        }
+    }
+}
+
+
+static int is_moe_layer(const settings_t *s, uint32_t layer)
+{
+    const json_t *index;
+    size_t i;
+
+    json_array_foreach(s->dense_layers, i, index) {
+        if (json_integer_value(index) == layer) {
+            return 0;
+        }
+    }
+    return (layer + 1) % s->moe_step == 0;
+}
+
+
+static int read_settings(settings_t *s, const moe_family_t *family, const moe_config_t *source)
+{
+    moe_config_t config = *source;
+    const char *activation;
+
+    *s = (settings_t) { .traits = traits_of(family) };
+    s->hidden = moe_config_uint(&config, "hidden_size", 1, WIDTH_LIMIT);
+    s->vocabulary = moe_config_uint(&config, "vocab_size", 1, 1u << 24);
+    s->layers = moe_config_uint(&config, "num_hidden_layers", 1, LAYERS_LIMIT);
+    s->context = moe_config_uint(&config, "max_position_embeddings", 1, 1u << 30);
+    s->norm_eps = (float) moe_config_number_or(&config, "rms_norm_eps", s->traits->norm_eps, 1e-12,
+                                               1);
+    s->tied = moe_config_bool_or(&config, "tie_word_embeddings", 0);
+    activation = moe_config_string_or(&config, "hidden_act", "silu");
+    if (strcmp(activation, "silu") != 0) {
+        moe_config_fail(&config, "hidden_act", "\"%.64s\" is not supported", activation);
+    }
+    read_attention(s, &config);
+    read_router(s, &config);
+    read_dense_layers(s, &config);
+    return config.failed ? -1 : 0;
+}
+
+
+static int check(const moe_family_t *family, const moe_config_t *config)
+{
+    settings_t settings;
+
+    return read_settings(&settings, family, config);
+}
+
+
+static int build_attention(moe_model_t *model, moe_gqa_t *gqa, const char *prefix,
+                           moe_error_t *error)
+{
+    const uint32_t q = gqa->heads * gqa->head, kv = gqa->kv_heads * gqa->head;
+    const int whole = gqa->norm == MOE_QK_NORM_WHOLE;
+    char name[128];
+
+    if (moe_model_take_weight(model, error, &gqa->q, q, model->hidden, "%sq_proj.weight",
+                              prefix) != 0
+        || moe_model_take_weight(model, error, &gqa->k, kv, model->hidden, "%sk_proj.weight",
+                                 prefix) != 0
+        || moe_model_take_weight(model, error, &gqa->v, kv, model->hidden, "%sv_proj.weight",
+                                 prefix) != 0
+        || moe_model_take_weight(model, error, &gqa->output, model->hidden, q, "%so_proj.weight",
+                                 prefix) != 0)
+    {
+        return -1;
+    }
+    if (gqa->norm != MOE_QK_NORM_NONE
+        && (moe_model_take_vector(model, error, &gqa->q_norm, whole ? q : gqa->head,
+                                  "%sq_norm.weight", prefix) != 0
+            || moe_model_take_vector(model, error, &gqa->k_norm, whole ? kv : gqa->head,
+                                     "%sk_norm.weight", prefix) != 0))
+    {
+        return -1;
+    }
+    /* Old writers saved the table of rotary frequencies; it is computed here. */
+    snprintf(name, sizeof(name), "%srotary_emb.inv_freq", prefix);
+    moe_tensors_ignore(model->tensors, name);
+    return 0;
+}
+
+
+static int build_layer(moe_model_t *model, uint32_t i, const traits_t *traits, moe_error_t *error)
+{
+    moe_layer_t *layer = &model->layers[i];
+    char prefix[96];
+
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
+    if (moe_model_take_vector(model, error, &layer->input_norm, model->hidden,
+                              "model.layers.%u.input_layernorm.weight", i) != 0
+        || moe_model_take_vector(model, error, &layer->post_norm, model->hidden,
+                                 "model.layers.%u.post_attention_layernorm.weight", i) != 0
+        || build_attention(model, &layer->gqa, prefix, error) != 0)
+    {
+        return -1;
+    }
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.%s.", i, traits->block);
+    if (!layer->is_moe) {
+        return moe_model_take_ffn(model, error, &layer->dense, prefix, &moe_usual_names);
+    }
+    if (moe_model_take_weight(model, error, &layer->moe.router.gate, layer->moe.router.experts,
+                              model->hidden, "%sgate.weight", prefix) != 0)
+    {
+        return -1;
+    }
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.%s.experts.", i, traits->block);
+    return moe_model_take_block(model, error, &layer->moe, prefix, &traits->expert);
+}
+
+
+/* Everything but the weights. */
+static int fill_shapes(moe_model_t *model, const settings_t *s, moe_error_t *error)
+{
+    float *frequencies = moe_model_allocate(model, s->gqa.head / 2, sizeof(*frequencies), error);
+
+    model->hidden = s->hidden;
+    model->vocabulary = s->vocabulary;
+    model->n_layers = s->layers;
+    model->context = s->context;
+    model->norm_eps = s->norm_eps;
+    model->tied = s->tied;
+    model->layers = moe_model_allocate(model, s->layers, sizeof(*model->layers), error);
+    if (frequencies == NULL || model->layers == NULL) {
+        return -1;
+    }
+    moe_rope_frequencies(&s->rope, s->gqa.head, frequencies);
+    for (uint32_t i = 0; i < s->layers; i++) {
+        moe_layer_t *layer = &model->layers[i];
+
+        layer->mixer = MOE_MIXER_GQA;
+        layer->gqa = s->gqa;
+        layer->gqa.rope_frequencies = frequencies;
+        layer->is_moe = is_moe_layer(s, i);
+        if (layer->is_moe) {
+            layer->moe.router = s->router;
+            layer->moe.width = s->expert_width;
+        } else {
+            layer->dense.width = s->dense_width;
+        }
+    }
+    return 0;
+}
+
+
+static int describe(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
+                    moe_error_t *error)
+{
+    settings_t s;
+
+    return read_settings(&s, family, config) != 0 || fill_shapes(model, &s, error) != 0
+           ? -1 : 0;
+}
+
+
+static int build(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
+                 moe_error_t *error)
+{
+    settings_t s;
+    uint64_t n_moe = 0;
+
+    if (read_settings(&s, family, config) != 0) {
+        return -1;
+    }
+    if (fill_shapes(model, &s, error) != 0 || moe_model_take_ends(model, error) != 0) {
+        return -1;
+    }
+    for (uint32_t i = 0; i < s.layers; i++) {
+        if (build_layer(model, i, s.traits, error) != 0) {
+            return -1;
+        }
+        n_moe += model->layers[i].is_moe != 0;
+    }
+    model->active_parameters = model->parameters - n_moe * (s.router.experts - s.router.top_k)
+                                                   * 3 * s.expert_width * s.hidden;
+    return 0;
+}
+
+
+const moe_family_t moe_family_olmoe = {
+    .model_type = "olmoe", .known_keys = olmoe_keys, .check = check,
+    .describe = describe, .build = build
+};
+
+const moe_family_t moe_family_mixtral = {
+    .model_type = "mixtral", .known_keys = mixtral_keys, .check = check,
+    .describe = describe, .build = build
+};
+
+const moe_family_t moe_family_qwen3_moe = {
+    .model_type = "qwen3_moe", .known_keys = qwen3_moe_keys, .check = check,
+    .describe = describe, .build = build
+};
