@@ -19,7 +19,7 @@
 #include "engine/mixer/mixer.h"
 #include "engine/moe/block.h"
 #include "engine/moe/dense.h"
-#include "engine/moe/placement.h"
+#include "engine/spread.h"
 
 #define MIN_HALF 16u            /* rows of a half, at least: each reads all weights once more */
 
@@ -70,6 +70,9 @@ struct moe_forward_s {
     moe_placement_t *placement;         /* of the layers with experts; NULL: there are none */
     uint32_t experts, top_k;            /* of those layers */
     uint64_t *counts;                   /* [layers, experts] */
+    uint64_t *arrived;                  /* [layers]: rows for the experts of this rank */
+    moe_block_state_t **moe_blocks;     /* [layers with experts] */
+    moe_balance_t *balance;             /* NULL: experts stay where they are */
 
     uint64_t steps;
     moe_step_word_t *words;             /* [ranks] of the step; NULL: an only rank */
@@ -129,42 +132,13 @@ static int check_options(const moe_model_t *model, const moe_forward_options_t *
 }
 
 
-int moe_forward_spread(const moe_model_t *model, uint32_t ranks, moe_placement_shape_t *shape,
-                       uint32_t *layers, moe_error_t *error)
-{
-    const moe_router_t *first = NULL;
-
-    *layers = 0;
-    for (uint32_t i = 0; i < model->n_layers; i++) {
-        const moe_router_t *router = &model->layers[i].moe.router;
-
-        if (!model->layers[i].is_moe) {
-            continue;
-        }
-        if ((*layers)++ == 0) {
-            first = router;
-        } else if (router->experts != first->experts || router->top_k != first->top_k) {
-            return moe_fail(error, MOE_BAD_MODEL, "layer %u: top %u of %u experts, where others "
-                            "have top %u of %u", i, router->top_k, router->experts, first->top_k,
-                            first->experts);
-        }
-    }
-    *shape = (moe_placement_shape_t) {.groups = 1, .domains = 1, .ranks = ranks};
-    if (first != NULL) {
-        shape->experts = first->experts;
-        shape->slots = first->experts / ranks + (first->experts % ranks > 0);
-    }
-    return 0;
-}
-
-
 static int make_placement(moe_forward_t *f, moe_error_t *error)
 {
     const uint32_t ranks = f->options.world.ranks > 1 ? f->options.world.ranks : 1;
     moe_placement_shape_t shape;
     uint32_t layers;
 
-    if (moe_forward_spread(f->model, ranks, &shape, &layers, error) != 0) {
+    if (moe_spread(f->model, ranks, f->options.balance.redundant, &shape, &layers, error) != 0) {
         return -1;
     }
     f->experts = shape.experts;
@@ -181,11 +155,34 @@ static int make_placement(moe_forward_t *f, moe_error_t *error)
 }
 
 
+static int make_balance(moe_forward_t *f, moe_error_t *error)
+{
+    uint32_t n = 0;
+
+    if (f->options.balance.redundant == 0) {
+        return 0;
+    }
+    f->moe_blocks = calloc(f->placement->layers, sizeof(*f->moe_blocks));
+    if (f->moe_blocks == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory for %u layers", f->placement->layers);
+    }
+    for (uint32_t i = 0; i < f->model->n_layers; i++) {
+        if (f->layers[i].is_moe) {
+            f->moe_blocks[n++] = &f->layers[i].moe;
+        }
+    }
+    f->balance = moe_balance_create(f->moe_blocks, f->placement, f->top_k, &f->options.balance,
+                                    error);
+    return f->balance ? 0 : -1;
+}
+
+
 static int load_moe(moe_forward_t *f, uint32_t index, moe_loader_t *loader, moe_error_t *error)
 {
     moe_block_env_t env = {
         .world = &f->options.world, .placement = f->placement,
         .batch_rows = f->options.batch_rows, .counts = f->counts + (size_t) index * f->experts,
+        .arrived = &f->arrived[index],
     };
 
     for (uint32_t i = 0; i < index; i++) {
@@ -447,7 +444,9 @@ moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_
         return NULL;
     }
     f = calloc(1, sizeof(*f));
-    if (f == NULL || (f->layers = calloc(model->n_layers, sizeof(*f->layers))) == NULL) {
+    if (f == NULL || (f->layers = calloc(model->n_layers, sizeof(*f->layers))) == NULL
+        || (f->arrived = calloc(model->n_layers, sizeof(uint64_t))) == NULL)
+    {
         moe_forward_free(f);
         moe_fail(error, MOE_LIMIT, "out of memory for %u layers", model->n_layers);
         return NULL;
@@ -465,7 +464,8 @@ moe_forward_t *moe_forward_create(moe_model_t *model, const moe_forward_options_
     f->device = f->pool ? moe_device_cpu(f->pool, error) : NULL;
     f->ops = f->device ? f->device->ops : NULL;
     if (f->device == NULL || make_placement(f, error) != 0 || load_weights(f, error) != 0
-        || make_cache(f, error) != 0 || make_activations(f, error) != 0)
+        || make_balance(f, error) != 0 || make_cache(f, error) != 0
+        || make_activations(f, error) != 0)
     {
         moe_forward_free(f);
         return NULL;
@@ -479,6 +479,7 @@ void moe_forward_free(moe_forward_t *f)
     if (f == NULL) {
         return;
     }
+    moe_balance_free(f->balance);
     if (f->device) {
         f->ops->free(f->device);
     }
@@ -487,6 +488,8 @@ void moe_forward_free(moe_forward_t *f)
     moe_block_batch_free(&f->blocks[0]);
     moe_block_batch_free(&f->blocks[1]);
     free(f->layers);
+    free(f->arrived);
+    free(f->moe_blocks);
     free(f->words);
     free(f);
 }
@@ -585,12 +588,15 @@ static void norm(moe_forward_t *f, const float *x, const float *weight, uint32_t
 
 
 /* Begins a step of `n` rows together with the other ranks, which say into how many micro-batches
- * all cut it. */
+ * all cut it; experts may move before it goes on. */
 static int begin_step(moe_forward_t *f, uint32_t n, uint32_t *micro_batches, moe_error_t *error)
 {
     const moe_step_word_t word = {
-        .rows = n, .micro_batches = f->cuts_steps && n >= 2 * MIN_HALF ? 2 : 1
+        .rows = n, .micro_batches = f->cuts_steps && n >= 2 * MIN_HALF ? 2 : 1,
+        .placement = f->placement ? f->placement->version : 0,
+        .task = f->balance ? moe_balance_ask(f->balance) : MOE_BALANCE_NOTHING,
     };
+    uint64_t rows = 0;
     moe_comm_t *all = f->options.world.all, *group = f->options.world.group;
 
     f->steps++;
@@ -609,8 +615,11 @@ static int begin_step(moe_forward_t *f, uint32_t n, uint32_t *micro_batches, moe
         if (f->words[r].micro_batches > 1) {
             *micro_batches = 2;
         }
+        rows += f->words[r].rows;
     }
-    return 0;
+    return f->balance ? moe_balance_step(f->balance, (moe_balance_task_t) f->words[0].task,
+                                         rows / f->options.world.parts, error)
+                      : 0;
 }
 
 
@@ -826,6 +835,18 @@ const uint64_t *moe_forward_expert_load(const moe_forward_t *f)
 uint32_t moe_forward_experts(const moe_forward_t *f)
 {
     return f->experts;
+}
+
+
+const uint64_t *moe_forward_arrived(const moe_forward_t *f)
+{
+    return f->arrived;
+}
+
+
+uint32_t moe_forward_placement(const moe_forward_t *f)
+{
+    return f->placement ? f->placement->version : 0;
 }
 
 

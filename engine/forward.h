@@ -17,7 +17,7 @@
 #include "engine/comm/world.h"
 #include "engine/core/threads.h"
 #include "engine/model/model.h"
-#include "engine/moe/placement.h"
+#include "engine/moe/balance.h"
 #include "engine/moe/exchange.h"
 #include "engine/moe/settings.h"
 #include "kernels/kv.h"
@@ -33,6 +33,7 @@ typedef struct {
     moe_kv_type_t kv_type;      /* of their rows */
     moe_payload_t exchange;     /* how rows travel to experts; equal on all ranks, as the next */
     moe_overlap_t overlap;
+    moe_balance_options_t balance;      /* where experts are; equal on all ranks */
     uint32_t context;           /* longest sequence: sizes scratch memory; <= the model's context */
     uint32_t batch_rows;        /* most rows of a step */
     uint32_t batch_sequences;   /* most sequences of a step */
@@ -50,11 +51,6 @@ void moe_forward_free(moe_forward_t *forward);
 
 /* The threads it runs on: free for other loops between steps, on the thread that calls step. */
 moe_pool_t *moe_forward_pool(const moe_forward_t *forward);
-
-/* How the experts of a model are spread over ranks: evenly, spare slots holding copies.  *layers:
- * those that have experts; shape->experts is 0 when none has.  All must have as many: MOE_BAD_MODEL. */
-int moe_forward_spread(const moe_model_t *model, uint32_t ranks, moe_placement_shape_t *shape,
-                       uint32_t *layers, moe_error_t *error);
 
 /* Bytes of a cache block for this model, to size cache_bytes with.  0 when the model has a layer of
  * an unknown kind. */
@@ -98,6 +94,13 @@ const float *moe_forward_step(moe_forward_t *forward, const moe_batch_t *batch,
  * experts = moe_forward_experts.  For statistics. */
 const uint64_t *moe_forward_expert_load(const moe_forward_t *forward);
 uint32_t moe_forward_experts(const moe_forward_t *forward);
+
+/* Rows that the experts of this rank have had from all ranks since creation, [layers]; of an only
+ * rank 0.  For statistics. */
+const uint64_t *moe_forward_arrived(const moe_forward_t *forward);
+
+/* How many times the experts of a layer have been placed anew, the same on all ranks. */
+uint32_t moe_forward_placement(const moe_forward_t *forward);
 
 /* What this rank has sent to others since creation.  For statistics. */
 moe_exchange_bytes_t moe_forward_exchanged(const moe_forward_t *forward);

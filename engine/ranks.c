@@ -54,6 +54,9 @@ struct moe_ranks_s {
 
     work_t work;                        /* written while all drivers wait */
 
+    uint64_t *arrived;                  /* [count, layers]: at the end of the last step */
+    moe_ranks_rows_t rows;
+
     _Alignas(64) _Atomic uint32_t generation;
     _Alignas(64) _Atomic uint32_t pending;      /* drivers that have not finished */
     _Atomic uint32_t sleepers;          /* drivers */
@@ -404,7 +407,8 @@ static moe_ranks_t *allocate(moe_model_t *model, const moe_ranks_options_t *opti
     }
     ranks->all = calloc(ranks->count, sizeof(rank_t));
     ranks->ends = calloc((size_t) ranks->count * 2, sizeof(moe_comm_t *));
-    if (ranks->all == NULL || ranks->ends == NULL) {
+    ranks->arrived = calloc((size_t) ranks->count * model->n_layers, sizeof(uint64_t));
+    if (ranks->all == NULL || ranks->ends == NULL || ranks->arrived == NULL) {
         moe_ranks_free(ranks);
         moe_fail(error, MOE_LIMIT, "out of memory for %u ranks", ranks->count);
         return NULL;
@@ -470,6 +474,7 @@ void moe_ranks_free(moe_ranks_t *ranks)
     pthread_mutex_destroy(&ranks->lock);
     free(ranks->all);
     free(ranks->ends);
+    free(ranks->arrived);
     free(ranks);
 }
 
@@ -504,6 +509,27 @@ const moe_forward_t *moe_ranks_forward(const moe_ranks_t *ranks, uint32_t rank)
 }
 
 
+/* What the step has added. */
+static void note_arrived(moe_ranks_t *ranks)
+{
+    const uint32_t layers = ranks->model->n_layers;
+
+    for (uint32_t l = 0; l < layers; l++) {
+        uint64_t most = 0;
+
+        for (uint32_t r = 0; r < ranks->count; r++) {
+            uint64_t *seen = &ranks->arrived[(size_t) r * layers + l];
+            const uint64_t now = moe_forward_arrived(ranks->all[r].forward)[l];
+
+            ranks->rows.rows += now - *seen;
+            most = now - *seen > most ? now - *seen : most;
+            *seen = now;
+        }
+        ranks->rows.most += most * ranks->count;
+    }
+}
+
+
 int moe_ranks_step(moe_ranks_t *ranks, const moe_batch_t *const *batches, const float **logits,
                    moe_error_t *error)
 {
@@ -514,6 +540,9 @@ int moe_ranks_step(moe_ranks_t *ranks, const moe_batch_t *const *batches, const 
     }
     for (uint32_t g = 0; g < ranks->groups; g++) {
         logits[g] = ranks->all[g * ranks->options.tensor_parallel].logits;
+    }
+    if (ranks->count > 1) {
+        note_arrived(ranks);
     }
     return 0;
 }
@@ -535,26 +564,27 @@ static uint64_t ffn_bytes(const moe_ffn_t *ffn)
 
 
 uint64_t moe_ranks_weights_needed(const moe_model_t *model, uint32_t ranks,
-                                  uint32_t tensor_parallel)
+                                  uint32_t tensor_parallel, uint32_t redundant)
 {
     const uint64_t all = moe_tensors_bytes(model->tensors);
     const uint32_t groups = or_one(ranks) / or_one(tensor_parallel);
-    uint64_t spread = 0, held = 0;
+    uint64_t spread = 0, held = 0, spare = 0;
 
     ranks = or_one(ranks);
     for (uint32_t i = 0; i < model->n_layers; i++) {
         const moe_layer_t *layer = &model->layers[i];
         const uint32_t experts = layer->is_moe ? layer->moe.router.experts : 0;
-        const uint32_t slots = (experts + ranks - 1) / ranks;
+        const uint64_t slots = ((uint64_t) experts + redundant + ranks - 1) / ranks;
 
         for (uint32_t e = 0; e < experts; e++) {
             spread += ffn_bytes(&layer->moe.experts[e]);
         }
         if (experts > 0) {
+            spare = redundant > 0 ? ffn_bytes(&layer->moe.experts[0]) * slots * ranks : 0;
             held += ffn_bytes(&layer->moe.experts[0]) * slots * ranks;
         }
     }
-    return held + (all - spread) * groups + moe_forward_whole_bytes(model) * (ranks - groups);
+    return held + spare + (all - spread) * groups + moe_forward_whole_bytes(model) * (ranks - groups);
 }
 
 
@@ -570,6 +600,12 @@ void moe_ranks_expert_load(const moe_ranks_t *ranks, uint64_t *counts)
             counts[i] += of_rank[i];
         }
     }
+}
+
+
+moe_ranks_rows_t moe_ranks_rows(const moe_ranks_t *ranks)
+{
+    return ranks->rows;
 }
 
 

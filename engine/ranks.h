@@ -79,11 +79,20 @@ int moe_ranks_run(moe_ranks_t *ranks, moe_ranks_fn fn, void *context, const size
 
 /* Bytes that the packed weights of a model will take on all ranks together, nearly. */
 uint64_t moe_ranks_weights_needed(const moe_model_t *model, uint32_t ranks,
-                                  uint32_t tensor_parallel);
+                                  uint32_t tensor_parallel, uint32_t redundant);
 
 /* Counts of rows routed to each expert by all ranks, [layers, experts] as moe_forward_expert_load;
  * between steps. */
 void moe_ranks_expert_load(const moe_ranks_t *ranks, uint64_t *counts);
+
+/* How evenly rows came to the experts of ranks, since creation; zeroes for an only rank. */
+typedef struct {
+    uint64_t rows;              /* that experts have computed */
+    uint64_t most;              /* so many it would have been if in each layer of each step every rank
+                                 * had had as many as the one with most: ranks wait for that one */
+} moe_ranks_rows_t;
+
+moe_ranks_rows_t moe_ranks_rows(const moe_ranks_t *ranks);
 
 /* What all ranks have sent to others since creation; between steps. */
 moe_exchange_bytes_t moe_ranks_exchanged(const moe_ranks_t *ranks);

@@ -113,6 +113,13 @@ static const ngx_http_moe_metric_t  ngx_http_moe_metrics[] = {
     { "exchange_return_bytes_total", "Results sent back to other ranks.",
       NGX_HTTP_MOE_COUNTER, ngx_http_moe_stat(return_bytes), 0, 0 },
 
+    { "expert_rows_total", "Rows that experts of all ranks computed.",
+      NGX_HTTP_MOE_COUNTER, ngx_http_moe_stat(expert_rows), 0, 0 },
+    { "expert_rows_most_total", "If all ranks had as many as the busiest one.",
+      NGX_HTTP_MOE_COUNTER, ngx_http_moe_stat(expert_rows_most), 0, 0 },
+    { "expert_placements_total", "Layers whose experts were placed anew.",
+      NGX_HTTP_MOE_COUNTER, ngx_http_moe_stat(placements), 0, 0 },
+
     { "time_to_first_token_seconds", "From arrival to the first token.",
       NGX_HTTP_MOE_HISTOGRAM, ngx_http_moe_stat(ttft),
       0.001, MOE_TTFT_BUCKETS },

@@ -86,6 +86,10 @@ static ngx_http_moe_setting_t  ngx_http_moe_settings[] = {
       NGX_HTTP_MOE_NUMBER, 1, 1024,
       ngx_http_moe_offset(tensor_parallel) },
 
+    { ngx_string("redundant_experts"), "redundant_experts",
+      NGX_HTTP_MOE_NUMBER, 0, 65536,
+      ngx_http_moe_offset(redundant_experts) },
+
     { ngx_string("peer_timeout"), "peer_timeout_ms",
       NGX_HTTP_MOE_TIME, 10, 3600000,
       ngx_http_moe_offset(peer_timeout) },
@@ -268,6 +272,14 @@ ngx_http_moe_model_ranks(ngx_conf_t *cf, ngx_http_moe_model_t *model)
                            "\"ranks\" of model \"%V\" is %O, but \"threads\" is "
                            "%O: each rank needs a thread",
                            &model->name, model->ranks, threads);
+        return NGX_ERROR;
+    }
+
+    if (model->redundant_experts && ranks == 1) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"redundant_experts\" of model \"%V\" is %O, but "
+                           "there is one rank only: see \"ranks\"",
+                           &model->name, model->redundant_experts);
         return NGX_ERROR;
     }
 

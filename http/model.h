@@ -26,6 +26,7 @@ struct ngx_http_moe_model_s {
     off_t                     threads;
     off_t                     ranks;
     off_t                     tensor_parallel;
+    off_t                     redundant_experts;
     off_t                     peer_timeout;   /* ms */
     off_t                     context;
     off_t                     kv_cache;       /* bytes */

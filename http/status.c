@@ -152,11 +152,16 @@ ngx_http_moe_status_stats(ngx_http_moe_text_t *text, moe_stats_t *stats)
 
     ngx_http_moe_text_format(text,
         ",\"cache\":{\"blocks\":%llu,\"used\":%llu,\"queried_tokens\":%llu"
-        ",\"hit_tokens\":%llu,\"preemptions\":%llu},\"memory_bytes\":%llu",
+        ",\"hit_tokens\":%llu,\"preemptions\":%llu}"
+        ",\"experts\":{\"rows\":%llu,\"rows_most\":%llu,\"placements\":%llu}"
+        ",\"memory_bytes\":%llu",
         (unsigned long long) stats->blocks_total,
         (unsigned long long) stats->blocks_used,
         (unsigned long long) stats->cache_queries,
         (unsigned long long) stats->cache_hits,
         (unsigned long long) stats->preemptions,
+        (unsigned long long) stats->expert_rows,
+        (unsigned long long) stats->expert_rows_most,
+        (unsigned long long) stats->placements,
         (unsigned long long) stats->memory_bytes);
 }

@@ -222,6 +222,8 @@ typedef struct {
     uint64_t finished_stop, finished_length, finished_cancelled, finished_error;
     uint64_t steps, step_rows;                  /* rows: tokens through the model */
     uint64_t dispatch_bytes, list_bytes, return_bytes;      /* sent between ranks */
+    uint64_t expert_rows, expert_rows_most;     /* moe_ranks_rows_t */
+    uint64_t placements;                        /* changes of a layer's placement */
     uint64_t memory_bytes;                      /* resident set */
     uint64_t load_ns;
     moe_histogram_t ttft, itl, queue, e2e, prompt, generation;

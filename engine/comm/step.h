@@ -12,6 +12,7 @@ typedef struct {
     uint32_t rows;              /* of its sequences */
     uint32_t micro_batches;     /* that it wants to cut its rows into: all cut into the most */
     uint32_t placement;         /* version by which it sends to experts; equal on all ranks */
+    uint32_t task;              /* moe_balance_task_t; of rank 0 */
 } moe_step_word_t;
 
 /* All say `mine`; fills words [ranks].  -1 with MOE_UNAVAILABLE: a rank is lost, or ranks differ in

@@ -149,6 +149,7 @@ static int apply_configuration(configuration_t *c, json_t *object, moe_error_t *
         { "threads", 1024, &threads, NULL },
         { "ranks", MOE_RANKS_LIMIT, &e->ranks, NULL },
         { "tensor_parallel", MOE_RANKS_LIMIT, &e->tensor_parallel, NULL },
+        { "redundant_experts", MOE_REDUNDANT_LIMIT, &e->redundant_experts, NULL },
         { "peer_timeout_ms", 3600000, &e->peer_timeout_ms, NULL },
         { "context", INT32_MAX, &e->context, NULL },
         { "kv_cache", INT64_MAX, NULL, &e->kv_cache },

@@ -22,7 +22,9 @@ typedef struct {
 static const number_option_t number_options[] = {
     { "--threads", 1, 1024, offsetof(moe_engine_options_t, threads) },
     { "--ranks", 1, MOE_RANKS_LIMIT, offsetof(moe_engine_options_t, ranks) },
-    { "--tensor-parallel", 1, MOE_RANKS_LIMIT, offsetof(moe_engine_options_t, tensor_parallel) }
+    { "--tensor-parallel", 1, MOE_RANKS_LIMIT, offsetof(moe_engine_options_t, tensor_parallel) },
+    { "--redundant-experts", 0, MOE_REDUNDANT_LIMIT,
+      offsetof(moe_engine_options_t, redundant_experts) }
 };
 
 

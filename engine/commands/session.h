@@ -22,7 +22,7 @@ typedef struct {
 /* The options of how to compute, of all these commands. */
 #define MOE_SESSION_USAGE                                                                       \
     "[--threads N] [--kv-type f32|bf16|q8_0] [--ranks N] [--tensor-parallel N] "                \
-    "[--exchange f32|bf16|int8|fp8] [--overlap off|shared|two_batch]"
+    "[--exchange f32|bf16|int8|fp8] [--overlap off|shared|two_batch] [--redundant-experts N]"
 
 /* Sets one of these options.  -1 when it is none of them, or its value is wrong. */
 int moe_session_option(moe_engine_options_t *options, const char *name, const char *value);

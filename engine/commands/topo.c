@@ -8,10 +8,11 @@
 #include "engine/core/topology.h"
 #include "engine/model/mapping.h"
 #include "engine/ranks.h"
+#include "engine/spread.h"
 
 typedef struct {
     const char *model;
-    uint64_t ranks, tensor_parallel, threads;
+    uint64_t ranks, tensor_parallel, threads, redundant;
 } arguments_t;
 
 
@@ -20,15 +21,17 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
     *a = (arguments_t) {.ranks = 1, .tensor_parallel = 1, .threads = moe_cpu_count()};
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        uint64_t *number = strcmp(argv[i], "--ranks") == 0             ? &a->ranks
-                           : strcmp(argv[i], "--tensor-parallel") == 0 ? &a->tensor_parallel
-                           : strcmp(argv[i], "--threads") == 0         ? &a->threads
-                                                                       : NULL;
+        uint64_t *number = strcmp(argv[i], "--ranks") == 0               ? &a->ranks
+                           : strcmp(argv[i], "--tensor-parallel") == 0   ? &a->tensor_parallel
+                           : strcmp(argv[i], "--threads") == 0           ? &a->threads
+                           : strcmp(argv[i], "--redundant-experts") == 0 ? &a->redundant
+                                                                         : NULL;
+        const uint64_t most = number == &a->redundant ? MOE_REDUNDANT_LIMIT : MOE_RANKS_LIMIT;
 
         if (number == NULL && argv[i][0] != '-' && a->model == NULL) {
             a->model = argv[i];
         } else if (number == NULL || value == NULL
-                   || moe_command_number(value, 1, MOE_RANKS_LIMIT, number) != 0)
+                   || moe_command_number(value, 1, most, number) != 0)
         {
             return moe_command_wrong(&moe_command_topo, argv[i], number ? value : NULL);
         } else {
@@ -129,7 +132,9 @@ static int print_placement(const arguments_t *a, const moe_model_t *model, moe_e
     moe_placement_t *placement;
     uint32_t layers;
 
-    if (moe_forward_spread(model, (uint32_t) a->ranks, &shape, &layers, error) != 0) {
+    if (moe_spread(model, (uint32_t) a->ranks, (uint32_t) a->redundant, &shape, &layers, error)
+        != 0)
+    {
         return -1;
     }
     if (layers == 0) {
@@ -196,7 +201,7 @@ static int topo(int argc, char **argv)
 
 const moe_command_t moe_command_topo = {
     .name = "topo",
-    .usage = "[MODEL] [--ranks N] [--tensor-parallel N] [--threads N]",
+    .usage = "[MODEL] [--ranks N] [--tensor-parallel N] [--threads N] [--redundant-experts N]",
     .help = "print NUMA nodes and distances, where each rank runs, and which experts it holds",
     .run = topo
 };

@@ -122,6 +122,34 @@ static moe_matrix_t *cpu_pack(moe_device_t *device, const moe_source_t *sources,
 }
 
 
+static moe_matrix_t *cpu_reserve(moe_device_t *device, const moe_matrix_t *matrix,
+                                 moe_error_t *error)
+{
+    moe_matrix_t *copy = cpu_allocate(device, sizeof(*copy), error);
+
+    if (copy == NULL) {
+        return NULL;
+    }
+    *copy = *matrix;
+    copy->data = cpu_allocate(device, copy->stride * copy->count, error);
+    return copy->data ? copy : NULL;
+}
+
+
+static int cpu_alike(const moe_matrix_t *a, const moe_matrix_t *b)
+{
+    return a->count == b->count && a->rows == b->rows && a->columns == b->columns
+           && a->element == b->element;
+}
+
+
+static void *cpu_packed(const moe_matrix_t *matrix, size_t *size)
+{
+    *size = matrix->stride;
+    return matrix->data;
+}
+
+
 static void cpu_upload(moe_device_t *device, void *memory, const void *host, size_t size)
 {
     if (size > 0) {
@@ -714,6 +742,9 @@ static const moe_device_ops_t cpu_ops = {
     .isa = cpu_isa,
     .allocate = cpu_allocate,
     .pack = cpu_pack,
+    .reserve = cpu_reserve,
+    .alike = cpu_alike,
+    .packed = cpu_packed,
     .reserve_attention = cpu_reserve_attention,
     .upload = cpu_upload,
     .read = cpu_read,

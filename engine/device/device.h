@@ -145,6 +145,15 @@ typedef struct {
     moe_matrix_t *(*pack)(moe_device_t *device, const moe_source_t *sources, uint32_t count,
                           uint32_t rows, uint32_t columns, moe_error_t *error);
 
+    /* A stack as another one, whose numbers are not set.  NULL with MOE_LIMIT. */
+    moe_matrix_t *(*reserve)(moe_device_t *device, const moe_matrix_t *matrix, moe_error_t *error);
+
+    /* Whether two stacks are packed in the same way: then each can take the other's matrices. */
+    int (*alike)(const moe_matrix_t *a, const moe_matrix_t *b);
+
+    /* The packed matrices of a stack, each of *size bytes, one behind the other. */
+    void *(*packed)(const moe_matrix_t *matrix, size_t *size);
+
     /* Makes room for `attend` with these dimensions over up to `context` positions.
      * 0, or -1 with MOE_LIMIT. */
     int (*reserve_attention)(moe_device_t *device, const moe_attention_t *attention,

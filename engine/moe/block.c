@@ -50,6 +50,7 @@ static int make_map(moe_block_state_t *self, const moe_block_env_t *env, moe_err
     moe_exchange_map_t *map = &self->map;
 
     map->counts = env->counts;
+    map->arrived = env->arrived;
     map->replicas = self->device->ops->allocate(self->device, slots * word, error);
     map->offsets = map->replicas ? self->device->ops->allocate(
                                        self->device, (shape->experts + 1u) * word, error)

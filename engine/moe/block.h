@@ -46,6 +46,7 @@ typedef struct {
     uint32_t layer;                     /* of the placement */
     uint32_t batch_rows;                /* of the group */
     uint64_t *counts;                   /* [experts] rows that this rank has sent to each */
+    uint64_t *arrived;                  /* of the host: rows that its experts have had from all */
 } moe_block_env_t;
 
 /* Loads a block: the router, the shared expert and the experts that the placement gives this rank.

@@ -147,6 +147,13 @@ static moe_part_t *part_of(const moe_dispatch_t *d, char *parts, uint32_t rank)
 }
 
 
+/* What came from a rank; the own part is not sent: it arrives where it was made. */
+static moe_part_t *arrived_part(const moe_dispatch_t *d, uint32_t rank)
+{
+    return part_of(d, rank == d->rank ? d->send : d->receive, rank);
+}
+
+
 /* The head of a part, as the host sees it. */
 static const moe_part_t *read_part(const moe_exchange_t *self, const moe_part_t *part)
 {
@@ -195,6 +202,7 @@ int moe_exchange_dispatch_send(moe_exchange_t *self, const moe_exchange_map_t *m
     d->replicas = map->replicas;
     d->replica_offsets = map->offsets;
     d->counts = map->counts;
+    self->arrived = map->arrived;
     device->ops->plan_dispatch(device, d, ids, n);
     self->local = x;
     if (self->encoded) {
@@ -269,6 +277,7 @@ static int finish_dispatch(moe_exchange_t *self, moe_error_t *error)
         if (r != d->rank && check_part(self, r, error) != 0) {
             return -1;
         }
+        *self->arrived += read_part(self, arrived_part(d, r))->entries;
     }
     return 0;
 }
@@ -285,7 +294,7 @@ int moe_exchange_dispatch_recv(moe_exchange_t *self, moe_error_t *error)
     device->ops->plan_arrival(device, d);
     for (uint32_t r = 0; r < d->ranks; r++) {
         const int is_own = r == d->rank;
-        const moe_part_t *part = part_of(d, is_own ? d->send : d->receive, r);
+        const moe_part_t *part = arrived_part(d, r);
         const size_t first = (size_t) r * d->entries;
         const moe_conversion_t place = {
             .from_type = self->payload, .to_type = MOE_PAYLOAD_F32, .size = self->options.hidden,

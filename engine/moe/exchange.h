@@ -43,6 +43,8 @@ typedef struct {
 typedef struct {
     uint32_t *replicas, *offsets;   /* moe_placement_map_t */
     uint64_t *counts;               /* [experts] grows by the rows that this rank sends to each */
+    uint64_t *arrived;              /* one, of the host: grows by the rows that come for its slots;
+                                     * stays as it is on an only rank */
 } moe_exchange_map_t;
 
 /* Bytes sent to other ranks. */
@@ -59,6 +61,7 @@ typedef struct {
     moe_payload_t payload, return_payload;
     size_t row_bytes, return_row_bytes;
     void *encoded;                  /* [rows] of this rank; NULL: f32 */
+    uint64_t *arrived;              /* of the block whose rows are under way */
     const void *local;              /* this rank's rows as they travel: those, or x */
     char *returns;                  /* [ranks] parts of results to send, return_bytes apart; in the
                                      * own one the own results are rounded */

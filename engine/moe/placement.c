@@ -371,18 +371,13 @@ static void refine(work_t *work, const span_t *span)
 }
 
 
-/* Slots of a rank ascend by expert; then the way back, from experts to slots. */
-static void write_map(const moe_placement_shape_t *shape, work_t *work, moe_placement_map_t *map)
+/* The way back, from experts to slots. */
+static void index_map(const moe_placement_shape_t *shape, work_t *work, moe_placement_map_t *map)
 {
     const uint32_t slots = shape->ranks * shape->slots;
 
     memset(map->offsets, 0, ((size_t) shape->experts + 1) * sizeof(uint32_t));
-    for (uint32_t r = 0; r < shape->ranks; r++) {
-        qsort(work->held + (size_t) r * shape->slots, shape->slots, sizeof(replica_t),
-              compare_experts);
-    }
     for (uint32_t s = 0; s < slots; s++) {
-        map->experts[s] = work->held[s].expert;
         map->offsets[map->experts[s] + 1]++;
     }
     for (uint32_t e = 0; e < shape->experts; e++) {
@@ -392,6 +387,20 @@ static void write_map(const moe_placement_shape_t *shape, work_t *work, moe_plac
     for (uint32_t s = 0; s < slots; s++) {
         map->replicas[work->counts[map->experts[s]]++] = s;
     }
+}
+
+
+/* Slots of a rank ascend by expert. */
+static void write_map(const moe_placement_shape_t *shape, work_t *work, moe_placement_map_t *map)
+{
+    for (uint32_t r = 0; r < shape->ranks; r++) {
+        qsort(work->held + (size_t) r * shape->slots, shape->slots, sizeof(replica_t),
+              compare_experts);
+    }
+    for (uint32_t s = 0; s < shape->ranks * shape->slots; s++) {
+        map->experts[s] = work->held[s].expert;
+    }
+    index_map(shape, work, map);
 }
 
 
@@ -424,6 +433,74 @@ void moe_placement_solve(moe_placement_t *self, uint32_t layer, const double *lo
         refine(work, &span);
     }
     write_map(shape, work, &self->maps[layer]);
+}
+
+
+/* Whether a rank has an expert in its first n slots. */
+static int has(const uint32_t *held, uint32_t n, uint32_t expert)
+{
+    uint32_t i = 0;
+
+    while (i < n && held[i] != expert) {
+        i++;
+    }
+    return i < n;
+}
+
+
+int moe_placement_check_experts(const moe_placement_shape_t *shape, const uint32_t *experts,
+                                moe_error_t *error)
+{
+    const uint32_t slots = shape->ranks * shape->slots;
+
+    for (uint32_t s = 0; s < slots; s++) {
+        const uint32_t rank = s / shape->slots, slot = s % shape->slots;
+
+        if (experts[s] >= shape->experts
+            || has(experts + (size_t) rank * shape->slots, slot, experts[s]))
+        {
+            return moe_fail(error, MOE_INVALID, "not a placement: slot %u of rank %u holds expert"
+                            " %u", slot, rank, experts[s]);
+        }
+    }
+    for (uint32_t e = 0; e < shape->experts; e++) {
+        if (!has(experts, slots, e)) {
+            return moe_fail(error, MOE_INVALID, "not a placement: no slot holds expert %u", e);
+        }
+    }
+    return 0;
+}
+
+
+void moe_placement_assign(moe_placement_t *self, uint32_t layer, const uint32_t *experts)
+{
+    moe_placement_map_t *map = &self->maps[layer];
+
+    memcpy(map->experts, experts,
+           (size_t) self->shape.ranks * self->shape.slots * sizeof(uint32_t));
+    index_map(&self->shape, self->work, map);
+}
+
+
+void moe_placement_settle(const moe_placement_shape_t *shape, const moe_placement_map_t *map,
+                          uint32_t *experts)
+{
+    for (uint32_t r = 0; r < shape->ranks; r++) {
+        const uint32_t *held = map->experts + (size_t) r * shape->slots;
+        uint32_t *own = experts + (size_t) r * shape->slots;
+
+        for (uint32_t s = 0; s < shape->slots; s++) {
+            uint32_t i = 0;
+
+            while (i < shape->slots && own[i] != held[s]) {
+                i++;
+            }
+            if (i < shape->slots) {
+                own[i] = own[s];
+                own[s] = held[s];
+            }
+        }
+    }
 }
 
 

@@ -6,10 +6,7 @@
  * 2412.19437, section 3.4).  The exchange sends by slot; nothing else of a step knows about
  * placement, and results do not depend on it: all replicas of an expert hold the same weights.
  *
- * How the engine uses it: it counts rows per expert on all ranks (exact sums, so every rank solves
- * the same placement), ages the counts into loads, solves the placement that is not in use, fills
- * its slots with weights, and switches between two steps by its version, which the all-gather
- * at the start of a step carries.
+ * How the engine uses it: moe/balance.h.
  */
 
 #ifndef MOE_PLACEMENT_H
@@ -37,7 +34,7 @@ typedef struct {
 } moe_placement_map_t;
 
 typedef struct {
-    uint32_t version;           /* set by the engine when it solves */
+    uint32_t version;           /* set by who uses it: one more for each change of a map */
     uint32_t layers;
     moe_placement_shape_t shape;
     moe_placement_map_t *maps;  /* [layers] */
@@ -63,6 +60,19 @@ void moe_placement_free(moe_placement_t *self);
  * group stays within one domain, so that a row of a group-limited router reaches few domains.
  */
 void moe_placement_solve(moe_placement_t *self, uint32_t layer, const double *loads);
+
+/* MOE_INVALID when what slots hold, [ranks * slots], is not a placement: an expert that does not
+ * exist, that no slot holds, or that a rank has twice. */
+int moe_placement_check_experts(const moe_placement_shape_t *shape, const uint32_t *experts,
+                                moe_error_t *error);
+
+/* A layer's slots hold these experts now, [ranks * slots], which have been checked. */
+void moe_placement_assign(moe_placement_t *self, uint32_t layer, const uint32_t *experts);
+
+/* Reorders experts [ranks * slots] within each rank so that what it holds already, by a map, stays
+ * in its slot. */
+void moe_placement_settle(const moe_placement_shape_t *shape, const moe_placement_map_t *map,
+                          uint32_t *experts);
 
 /* Mean load of a rank / largest load of a rank under a map, when replicas share their expert's load
  * evenly: 1 is perfect.  1 for no load at all. */

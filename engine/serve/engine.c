@@ -31,7 +31,8 @@ void moe_engine_ranks_options(const moe_engine_options_t *options, moe_ranks_opt
             .threads = options->threads ? options->threads : moe_cpu_count(),
             .kv_type = options->kv_type,
             .exchange = options->exchange,
-            .overlap = options->overlap
+            .overlap = options->overlap,
+            .balance = { .redundant = options->redundant_experts }
         }
     };
 }

@@ -46,6 +46,7 @@ typedef struct {
     moe_kv_type_t kv_type;          /* of the cache's rows */
     moe_payload_t exchange;         /* form of rows that travel to experts */
     moe_overlap_t overlap;          /* what is computed meanwhile */
+    uint32_t redundant_experts;     /* slots of a layer for copies of experts; 0: no placement */
     int no_prefix_cache;            /* computed prefixes are not kept for other requests */
     /* Of all groups of ranks together, each has its part: */
     uint32_t batch_tokens;          /* 0: 512 */

@@ -55,7 +55,8 @@ static int measure_cache(const moe_model_t *model, const moe_engine_options_t *o
                          uint64_t *bytes, moe_error_t *error)
 {
     uint64_t available = moe_memory_available();
-    uint64_t weights = moe_ranks_weights_needed(model, options->ranks, options->tensor_parallel);
+    uint64_t weights = moe_ranks_weights_needed(model, options->ranks, options->tensor_parallel,
+                                                options->redundant_experts);
     uint64_t left = available > weights ? available - weights : 0;
 
     *bytes = options->kv_cache;

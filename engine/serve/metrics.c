@@ -93,6 +93,7 @@ int moe_metrics_loaded(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint6
 void moe_metrics_step(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint32_t rows)
 {
     moe_exchange_bytes_t exchanged;
+    moe_ranks_rows_t computed;
 
     pthread_mutex_lock(&metrics->lock);
     metrics->stats.steps += rows > 0;
@@ -105,6 +106,10 @@ void moe_metrics_step(moe_metrics_t *metrics, const moe_loaded_t *loaded, uint32
         metrics->stats.dispatch_bytes = exchanged.dispatch_rows;
         metrics->stats.list_bytes = exchanged.dispatch_lists;
         metrics->stats.return_bytes = exchanged.return_rows;
+        computed = moe_ranks_rows(loaded->ranks);
+        metrics->stats.expert_rows = computed.rows;
+        metrics->stats.expert_rows_most = computed.most;
+        metrics->stats.placements = moe_forward_placement(moe_ranks_forward(loaded->ranks, 0));
     }
     pthread_mutex_unlock(&metrics->lock);
 }

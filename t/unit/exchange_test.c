@@ -38,7 +38,7 @@ typedef struct {
     unsigned faults;                    /* steps with other bits */
     moe_error_t error;
     moe_exchange_bytes_t bytes;
-    uint64_t counts[EXPERTS];
+    uint64_t counts[EXPERTS], arrived;
 
     moe_pool_t *pool;
     moe_device_t *device;
@@ -58,7 +58,7 @@ static void open_rank(rank_t *rank, uint32_t rows)
 {
     const moe_block_env_t env = {
         .world = &rank->world, .placement = rank->placement, .batch_rows = rows,
-        .counts = rank->counts,
+        .counts = rank->counts, .arrived = &rank->arrived,
     };
     moe_exchange_options_t options = {
         .world = &rank->world, .experts = EXPERTS, .hidden = HIDDEN,

@@ -293,6 +293,47 @@ static void test_impossible_shapes(void **state)
 }
 
 
+/* Another placement is taken over as it is; what both have on a rank stays in its slot. */
+static void test_take_over(void **state)
+{
+    const moe_placement_shape_t shape = {6, 1, 2, 1, 4};
+    static const uint32_t other[8] = {5, 2, 0, 4, 1, 0, 3, 2}, held[8] = {0, 1, 2, 3, 2, 3, 4, 5};
+    static const uint32_t settled[8] = {0, 5, 2, 4, 2, 3, 0, 1};
+    static const struct {
+        uint32_t slot, expert;
+        const char *message;
+    } wrong[] = {
+        {7, 6, "not a placement: slot 3 of rank 1 holds expert 6"},
+        {2, 5, "not a placement: slot 2 of rank 0 holds expert 5"},
+        {4, 4, "not a placement: no slot holds expert 1"},
+    };
+    moe_error_t error;
+    moe_placement_t *placement = moe_placement_create(&shape, 2, &error);
+    moe_placement_map_t *map = &placement->maps[1];
+    uint32_t experts[8];
+
+    assert_int_equal(moe_placement_check_experts(&shape, other, &error), 0);
+    moe_placement_assign(placement, 1, other);
+    assert_memory_equal(map->experts, other, sizeof(other));
+    check_map(&shape, map);
+    assert_true(map->offsets[2] - map->offsets[1] == 1 && map->replicas[map->offsets[1]] == 4);
+
+    moe_placement_assign(placement, 1, held);
+    memcpy(experts, other, sizeof(experts));
+    moe_placement_settle(&shape, map, experts);
+    assert_memory_equal(experts, settled, sizeof(settled));
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        memcpy(experts, other, sizeof(experts));
+        experts[wrong[i].slot] = wrong[i].expert;
+        assert_int_equal(moe_placement_check_experts(&shape, experts, &error), -1);
+        assert_int_equal(error.code, MOE_INVALID);
+        assert_string_equal(error.message, wrong[i].message);
+    }
+    moe_placement_free(placement);
+}
+
+
 static void test_ageing(void **state)
 {
     double loads[2] = {0};
@@ -318,6 +359,7 @@ int main(void)
         cmocka_unit_test(test_balance),
         cmocka_unit_test(test_hot_expert),
         cmocka_unit_test(test_impossible_shapes),
+        cmocka_unit_test(test_take_over),
         cmocka_unit_test(test_ageing),
     };
 

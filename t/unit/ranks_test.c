@@ -339,11 +339,13 @@ static void test_weights_needed(void **state)
                                      + f->options.layers * (f->options.q_lora + f->options.kv_lora
                                                             + f->options.rope));
 
-    assert_int_equal(moe_ranks_weights_needed(f->model, 0, 0), all);
-    assert_int_equal(moe_ranks_weights_needed(f->model, 4, 1), 4 * (all - experts) + experts);
-    assert_int_equal(moe_ranks_weights_needed(f->model, 4, 2), 2 * (all - experts) + experts + 2 * whole);
-    assert_int_equal(moe_ranks_weights_needed(f->model, 3, 1),
+    assert_int_equal(moe_ranks_weights_needed(f->model, 0, 0, 0), all);
+    assert_int_equal(moe_ranks_weights_needed(f->model, 4, 1, 0), 4 * (all - experts) + experts);
+    assert_int_equal(moe_ranks_weights_needed(f->model, 4, 2, 0), 2 * (all - experts) + experts + 2 * whole);
+    assert_int_equal(moe_ranks_weights_needed(f->model, 3, 1, 0),
                      3 * (all - experts) + layers * 9 * expert);
+    assert_int_equal(moe_ranks_weights_needed(f->model, 4, 1, 4),
+                     4 * (all - experts) + (layers + 1) * 12 * expert);
     close_model(f);
 }
 
