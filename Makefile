@@ -125,7 +125,7 @@ sanitize:
 
 # TSan wants its shadow where address randomisation may have put something.
 TSAN_BUILD := $(BUILD)/tsan
-TSAN_UNIT := comm engine exchange groups ranks server scheduler tensor threads
+TSAN_UNIT := balance comm engine exchange groups ranks server scheduler tensor threads
 TSAN_TESTS ?= completions ranks stream
 tsan:
 	$(MAKE) SANITIZE=thread BUILD=$(TSAN_BUILD) all $(TSAN_UNIT:%=$(TSAN_BUILD)/unit/%_test)

@@ -56,6 +56,23 @@ for my $world ([2, 1], [4, 1], [4, 2]) {
         if $ranks == 2;
 }
 
+# Experts move between ranks while answers are computed.
+{
+    my $server = server(threads => 4, model_block => 'ranks 4; redundant_experts 4;');
+
+    ok(wait_until(60, sub {
+        is_deeply(answers($server), $expected, 'redundant experts: the same answers');
+        return metric($server, 'moe_expert_placements_total') > 0;
+    }), 'layers are placed anew');
+    is_deeply(answers($server), $expected, 'the same answers after that');
+    cmp_ok(metric($server, 'moe_expert_rows_most_total'), '>=',
+           metric($server, 'moe_expert_rows_total'), 'the busiest rank has no less than the mean');
+    cmp_ok(metric($server, 'moe_expert_rows_total'), '>', 0, 'which is more than nothing');
+    my $experts = get($server, '/status')->{json}{models}[0]{experts};
+    is($experts->{rows}, metric($server, 'moe_expert_rows_total'), 'moe_status has it, too');
+    cmp_ok($experts->{placements}, '>', 0, 'and the placements');
+}
+
 # Two CPUs as two NUMA nodes: each rank's threads stay on its own, and the others where they were.
 sub affinities {
     my ($pid) = @_;

@@ -99,7 +99,12 @@ for my $list ($text =~ /^rank \d: experts (.*)/mg) {
 is_deeply [sort { $a <=> $b } keys %held], [0 .. 15], 'every expert has a slot';
 is eval { my $n = 0; $n += $_ for values %held; $n }, 18, 'spare slots hold copies';
 
+($text) = topo({}, $demo, qw(--ranks 4 --threads 4 --redundant-experts 4));
+like $text, qr/^16 experts in 5 slots of each rank, in each of 3 layers$/m, 'slots for copies';
+
 for my $case (
+    [[$demo, qw(--ranks 4 --threads 4 --redundant-experts 3)],
+        qr/^moe-engine: redundant_experts 3: 16 experts and these cannot be divided evenly among 4 /],
     [['--ranks'], qr/unknown option or wrong value: "--ranks"/],
     [[qw(--ranks 0)], qr/unknown option or wrong value: "--ranks" "0"/],
     [[qw(--ranks 3 --threads 2)], qr/^moe-engine: 3 ranks need a thread each: threads is 2$/],
