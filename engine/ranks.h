@@ -77,7 +77,8 @@ typedef void (*moe_ranks_fn)(void *context, uint32_t group, size_t first, size_t
 int moe_ranks_run(moe_ranks_t *ranks, moe_ranks_fn fn, void *context, const size_t *items,
                   moe_error_t *error);
 
-/* Bytes that the packed weights of a model will take on all ranks together, nearly. */
+/* Bytes that the packed weights of a model will take on all ranks together, nearly; `redundant` as
+ * in moe_balance_options_t. */
 uint64_t moe_ranks_weights_needed(const moe_model_t *model, uint32_t ranks,
                                   uint32_t tensor_parallel, uint32_t redundant);
 
@@ -88,8 +89,8 @@ void moe_ranks_expert_load(const moe_ranks_t *ranks, uint64_t *counts);
 /* How evenly rows came to the experts of ranks, since creation; zeroes for an only rank. */
 typedef struct {
     uint64_t rows;              /* that experts have computed */
-    uint64_t most;              /* so many it would have been if in each layer of each step every rank
-                                 * had had as many as the one with most: ranks wait for that one */
+    uint64_t most;              /* that it would have been if in each layer of each step every rank
+                                 * had had as many as the busiest one, for which all wait */
 } moe_ranks_rows_t;
 
 moe_ranks_rows_t moe_ranks_rows(const moe_ranks_t *ranks);

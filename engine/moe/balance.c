@@ -1,7 +1,7 @@
 /*
  * The move is one walk over (slot, matrix, byte), the same on all ranks: at each stop every rank
- * takes a piece of the same length at the same place of its own spare stack, from whichever rank and
- * slot has that expert now.  So the packed weights themselves are what alltoallv sends and receives;
+ * takes a piece of the same length at the same place of its own spare stack, from whichever rank
+ * and slot has that expert now.  So alltoallv sends and receives the packed weights themselves;
  * there is no buffer between.
  */
 

@@ -1,9 +1,9 @@
 /*
  * Where experts should be: a thread that solves placements beside the steps.
  *
- * It is given rows per expert now and then, ages them into loads, solves all layers, and keeps those
- * that are worth the move: the most loaded rank would have at least 5 % fewer rows.  Not before
- * these have been taken is it given rows again.
+ * It is given rows per expert now and then, ages them into loads, solves all layers, and keeps
+ * those that are worth the move: the balance (moe/placement.h) would be at least 5 % better.  Not
+ * before these have been taken is it given rows again.
  */
 
 #ifndef MOE_SOLVER_H

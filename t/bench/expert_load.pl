@@ -14,7 +14,9 @@ my $build = $ENV{BUILD} // 'build';
 my $file = shift @ARGV // "$build/expert_load.svg";
 my @names = ('without placement', 'with placement');
 
-use constant { WIDTH => 640, HEIGHT => 300, LEFT => 60, TOP => 50, PLOT => 190, BAR => 26, GAP => 8 };
+use constant {
+    WIDTH => 640, HEIGHT => 300, LEFT => 60, TOP => 50, PLOT => 190, BAR => 26, GAP => 8
+};
 
 # The rows of each rank, of all layers together.
 sub measure {
@@ -75,8 +77,8 @@ sub picture {
     $svg .= text(WIDTH / 2, 26, 'middle', 'Rows of each rank: one of 32 experts gets 30 % of them');
     $svg .= bars(LEFT, $names[0], $measurements[0], $scale);
     $svg .= bars(LEFT + WIDTH / 2 - 25, $names[1], $measurements[1], $scale);
-    $svg .= sprintf qq(<line x1="%d" y1="%s" x2="%d" y2="%s" stroke="#000" stroke-dasharray="4"/>\n),
-        LEFT - 10, $mean, WIDTH - 40, $mean;
+    $svg .= sprintf qq(<line x1="%d" y1="%s" x2="%d" y2="%s" stroke="#000" )
+        . qq(stroke-dasharray="4"/>\n), LEFT - 10, $mean, WIDTH - 40, $mean;
     $svg .= text(WIDTH - 36, $mean + 4, 'start', 'mean');
     return "$svg</svg>\n";
 }

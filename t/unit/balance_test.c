@@ -1,6 +1,6 @@
 /*
- * Placement in use: the same bits while experts move between ranks, rows shared out evenly where one
- * expert is hot, what cannot be moved, what a peer may not say.
+ * Placement in use: the same bits while experts move between ranks, rows shared out evenly where
+ * one expert is hot, what cannot be moved, what a peer may not say.
  */
 
 #include <pthread.h>
@@ -328,8 +328,7 @@ static void *tensor_data(const tiny_files_t *files, const char *name)
 }
 
 
-/* The router chooses expert 5 for three rows in five, so that 30 % of all rows that go to experts go
- * to this one. */
+/* The router chooses expert 5, among two, for three rows in five: it has 30 % of the rows. */
 static fixture_t *open_hot_model(void)
 {
     static const float keys[] = { 0, .39f, .41f };
@@ -398,8 +397,8 @@ static void measure(fixture_t *f, moe_ranks_t *ranks, load_t *load)
 }
 
 
-/* Rows of the most loaded rank / mean rows, of the layer where that is largest; prints all layers, in
- * the form that t/bench/expert_load.pl draws. */
+/* Rows of the most loaded rank / mean rows, of the layer where that is largest; prints all layers,
+ * in the form that t/bench/expert_load.pl draws. */
 static double show_load(const load_t *load, const char *name)
 {
     double largest = 0;
@@ -456,8 +455,8 @@ static void test_hot_expert(void **state)
     }
     measure(f, ranks, &load);
     with = show_load(&load, "with placement");
-    printf("%u ranks, 30 %% of the rows for one expert, %u redundant slots: the most loaded rank has "
-           "%.3f times the mean, without placement %.3f times\n", HOT_RANKS, REDUNDANT, with,
+    printf("%u ranks, 30 %% of the rows for one expert, %u redundant slots: the most loaded rank "
+           "has %.3f times the mean, without placement %.3f times\n", HOT_RANKS, REDUNDANT, with,
            without);
     assert_true(without > 1.5);
     assert_true(with <= 1.15);
