@@ -141,27 +141,6 @@ static void do_part(rank_t *rank)
 }
 
 
-/* Returns the new generation once it differs from `seen`. */
-static uint32_t wait_for_work(moe_ranks_t *ranks, uint32_t seen)
-{
-    uint32_t generation;
-
-    for (unsigned i = 0; i < MOE_SPINS; i++) {
-        generation = atomic_load_explicit(&ranks->generation, memory_order_acquire);
-        if (generation != seen) {
-            return generation;
-        }
-        moe_cpu_relax();
-    }
-    atomic_fetch_add(&ranks->sleepers, 1);
-    while ((generation = atomic_load(&ranks->generation)) == seen) {
-        moe_futex_wait(&ranks->generation, seen, 0);
-    }
-    atomic_fetch_sub(&ranks->sleepers, 1);
-    return generation;
-}
-
-
 static void *drive(void *argument)
 {
     rank_t *rank = argument;
@@ -169,7 +148,7 @@ static void *drive(void *argument)
     uint32_t seen = 0;
 
     for (;;) {
-        seen = wait_for_work(ranks, seen);
+        seen = moe_futex_await(&ranks->generation, seen, &ranks->sleepers);
         if (ranks->work.run == NULL) {
             return NULL;
         }

@@ -39,4 +39,27 @@ static inline void moe_cpu_relax(void)
 #endif
 }
 
+
+/* Waits until *word is not `seen` and returns what it is then.  Who changes the word wakes the
+ * waiting when there are sleepers. */
+static inline uint32_t moe_futex_await(_Atomic uint32_t *word, uint32_t seen,
+                                       _Atomic uint32_t *sleepers)
+{
+    uint32_t value;
+
+    for (unsigned i = 0; i < MOE_SPINS; i++) {
+        value = atomic_load_explicit(word, memory_order_acquire);
+        if (value != seen) {
+            return value;
+        }
+        moe_cpu_relax();
+    }
+    atomic_fetch_add(sleepers, 1);
+    while ((value = atomic_load(word)) == seen) {
+        moe_futex_wait(word, seen, 0);
+    }
+    atomic_fetch_sub(sleepers, 1);
+    return value;
+}
+
 #endif

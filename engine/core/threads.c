@@ -89,27 +89,6 @@ static void leave_loop(moe_pool_t *pool)
 }
 
 
-/* Returns the new generation once it differs from `seen`. */
-static uint32_t wait_for_loop(moe_pool_t *pool, uint32_t seen)
-{
-    uint32_t generation;
-
-    for (unsigned i = 0; i < MOE_SPINS; i++) {
-        generation = atomic_load_explicit(&pool->generation, memory_order_acquire);
-        if (generation != seen) {
-            return generation;
-        }
-        moe_cpu_relax();
-    }
-    atomic_fetch_add(&pool->sleepers, 1);
-    while ((generation = atomic_load(&pool->generation)) == seen) {
-        moe_futex_wait(&pool->generation, seen, 0);
-    }
-    atomic_fetch_sub(&pool->sleepers, 1);
-    return generation;
-}
-
-
 static void *run_worker(void *argument)
 {
     worker_t *worker = argument;
@@ -117,7 +96,7 @@ static void *run_worker(void *argument)
     uint32_t seen = 0;
 
     for (;;) {
-        seen = wait_for_loop(pool, seen);
+        seen = moe_futex_await(&pool->generation, seen, &pool->sleepers);
         if (atomic_load(&pool->stopping)) {
             return NULL;
         }
