@@ -68,12 +68,6 @@ static moe_split_t split_groups(const moe_gqa_t *g, const moe_world_t *world)
 }
 
 
-static moe_split_t split_rows(const moe_world_t *world, uint32_t hidden)
-{
-    return moe_split_of(world, hidden, 1);
-}
-
-
 /* Floats of one row of each scratch array. */
 static void scratch_rows(const moe_gqa_t *g, const moe_split_t *groups, const moe_split_t *output,
                          size_t rows[ARRAYS])
@@ -98,10 +92,7 @@ static scratch_t lay_out(const gqa_t *self, size_t n, float *memory)
     size_t rows[ARRAYS];
 
     scratch_rows(self->gqa, &self->groups, &self->rows, rows);
-    for (size_t i = 0; i < ARRAYS; i++) {
-        *arrays[i] = memory;
-        memory += n * rows[i];
-    }
+    moe_mixer_lay_out(rows, ARRAYS, n, memory, arrays);
     return scratch;
 }
 
@@ -109,14 +100,11 @@ static scratch_t lay_out(const gqa_t *self, size_t n, float *memory)
 static size_t gqa_scratch_floats(const moe_layer_t *layer, const moe_mixer_env_t *env)
 {
     const moe_split_t groups = split_groups(&layer->gqa, env->world);
-    const moe_split_t output = split_rows(env->world, env->hidden);
-    size_t rows[ARRAYS], floats = 0;
+    const moe_split_t output = moe_split_of(env->world, env->hidden, 1);
+    size_t rows[ARRAYS];
 
     scratch_rows(&layer->gqa, &groups, &output, rows);
-    for (size_t i = 0; i < ARRAYS; i++) {
-        floats += env->batch_rows * rows[i];
-    }
-    return floats;
+    return moe_mixer_scratch(rows, ARRAYS, env->batch_rows);
 }
 
 
@@ -156,7 +144,7 @@ static void *gqa_create(const moe_layer_t *layer, const moe_mixer_env_t *env, mo
     self->device = device;
     self->hidden = env->hidden;
     self->groups = split_groups(g, env->world);
-    self->rows = split_rows(env->world, env->hidden);
+    self->rows = moe_split_of(env->world, env->hidden, 1);
     self->attention = (moe_attention_t) {
         .heads = self->groups.count * (g->heads / g->kv_heads), .latent = g->head, .rope = g->head,
         .scale = g->scale, .groups = self->groups.count, .apart = 1

@@ -45,6 +45,12 @@ typedef struct {
                float *scratch, moe_error_t *error);
 } moe_mixer_t;
 
+/* Scratch memory of a mixer holds its arrays one behind the other, for n rows each: rows[i] floats
+ * of a row are array i's.  Floats of all arrays; where each begins. */
+size_t moe_mixer_scratch(const size_t *rows, size_t arrays, size_t n);
+void moe_mixer_lay_out(const size_t *rows, size_t arrays, size_t n, float *memory,
+                       float **const *begins);
+
 /* NULL when there is no such kind. */
 const moe_mixer_t *moe_mixer_find(moe_mixer_kind_t kind);
 

@@ -69,12 +69,6 @@ static moe_split_t split_heads(const moe_mla_t *m, const moe_world_t *world)
 }
 
 
-static moe_split_t split_rows(const moe_world_t *world, uint32_t hidden)
-{
-    return moe_split_of(world, hidden, 1);
-}
-
-
 /* Floats of one row of each scratch array. */
 static void scratch_rows(const moe_mla_t *m, const moe_split_t *split, const moe_split_t *output,
                          size_t rows[ARRAYS])
@@ -102,10 +96,7 @@ static scratch_t lay_out(const mla_t *self, size_t n, float *memory)
     size_t rows[ARRAYS];
 
     scratch_rows(self->mla, &self->heads, &self->rows, rows);
-    for (size_t i = 0; i < ARRAYS; i++) {
-        *arrays[i] = memory;
-        memory += n * rows[i];
-    }
+    moe_mixer_lay_out(rows, ARRAYS, n, memory, arrays);
     return scratch;
 }
 
@@ -113,14 +104,11 @@ static scratch_t lay_out(const mla_t *self, size_t n, float *memory)
 static size_t mla_scratch_floats(const moe_layer_t *layer, const moe_mixer_env_t *env)
 {
     const moe_split_t heads = split_heads(&layer->mla, env->world);
-    const moe_split_t output = split_rows(env->world, env->hidden);
-    size_t rows[ARRAYS], floats = 0;
+    const moe_split_t output = moe_split_of(env->world, env->hidden, 1);
+    size_t rows[ARRAYS];
 
     scratch_rows(&layer->mla, &heads, &output, rows);
-    for (size_t i = 0; i < ARRAYS; i++) {
-        floats += env->batch_rows * rows[i];
-    }
-    return floats;
+    return moe_mixer_scratch(rows, ARRAYS, env->batch_rows);
 }
 
 
@@ -188,7 +176,7 @@ static void *mla_create(const moe_layer_t *layer, const moe_mixer_env_t *env, mo
     self->device = device;
     self->hidden = env->hidden;
     self->heads = split_heads(m, env->world);
-    self->rows = split_rows(env->world, env->hidden);
+    self->rows = moe_split_of(env->world, env->hidden, 1);
     self->attention = (moe_attention_t) {
         .heads = self->heads.count, .latent = m->kv_lora, .rope = m->rope, .scale = m->scale
     };
