@@ -6,6 +6,32 @@
 #include "engine/model/config.h"
 #include "engine/model/model.h"
 
+/* Bounds of what a config says; heads times their width fit 32 bits. */
+#define MOE_WIDTH_LIMIT (1u << 20)
+#define MOE_HEADS_LIMIT 4096u
+#define MOE_HEAD_WIDTH_LIMIT 4096u
+#define MOE_EXPERTS_LIMIT (1u << 16)
+#define MOE_LAYERS_LIMIT 1024u
+
+/* What every family's config says of the model as a whole. */
+typedef struct {
+    uint32_t hidden, vocabulary, layers, context;
+    float norm_eps;
+    int tied;
+} moe_outline_t;
+
+/* Reads it; norm_eps where the config has none.  What is wrong the config remembers. */
+void moe_outline_read(moe_outline_t *outline, moe_config_t *config, double norm_eps);
+
+/* The activation of the networks must be silu. */
+void moe_activation_read(moe_config_t *config);
+
+/* Takes it over and makes room for the layers.  0, or -1 with MOE_LIMIT. */
+int moe_model_take_outline(moe_model_t *model, const moe_outline_t *outline, moe_error_t *error);
+
+/* Once all parameters are counted: those behind one token. */
+void moe_model_count_active(moe_model_t *model);
+
 /* Zeroed memory that lives as long as the model.  NULL with MOE_LIMIT. */
 void *moe_model_allocate(moe_model_t *model, size_t count, size_t size, moe_error_t *error);
 

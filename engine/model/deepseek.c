@@ -16,17 +16,10 @@
 /* transformers builds the norms inside MLA with its class default, whatever rms_norm_eps says. */
 #define LATENT_NORM_EPS 1e-6f
 
-#define WIDTH_LIMIT (1u << 20)
 #define LORA_LIMIT (1u << 16)
-#define HEADS_LIMIT 4096u
-#define HEAD_WIDTH_LIMIT 4096u
-#define EXPERTS_LIMIT (1u << 16)
-#define LAYERS_LIMIT 1024u
 
 typedef struct {
-    uint32_t hidden, vocabulary, layers, context;
-    float norm_eps;
-    int tied;
+    moe_outline_t outline;
     moe_mla_t mla;              /* without weights and frequencies */
     moe_rope_t rope;
     uint32_t dense_width, expert_width, shared_width;
@@ -58,12 +51,12 @@ static void read_attention(settings_t *s, moe_config_t *config)
 {
     moe_mla_t *mla = &s->mla;
 
-    mla->heads = moe_config_uint(config, "num_attention_heads", 1, HEADS_LIMIT);
+    mla->heads = moe_config_uint(config, "num_attention_heads", 1, MOE_HEADS_LIMIT);
     mla->q_lora = moe_config_uint_or(config, "q_lora_rank", 0, 1, LORA_LIMIT);
     mla->kv_lora = moe_config_uint(config, "kv_lora_rank", 1, LORA_LIMIT);
-    mla->nope = moe_config_uint(config, "qk_nope_head_dim", 1, HEAD_WIDTH_LIMIT);
-    mla->rope = moe_config_uint(config, "qk_rope_head_dim", 2, HEAD_WIDTH_LIMIT);
-    mla->value = moe_config_uint(config, "v_head_dim", 1, HEAD_WIDTH_LIMIT);
+    mla->nope = moe_config_uint(config, "qk_nope_head_dim", 1, MOE_HEAD_WIDTH_LIMIT);
+    mla->rope = moe_config_uint(config, "qk_rope_head_dim", 2, MOE_HEAD_WIDTH_LIMIT);
+    mla->value = moe_config_uint(config, "v_head_dim", 1, MOE_HEAD_WIDTH_LIMIT);
     if (mla->rope % 2 != 0) {
         moe_config_fail(config, "qk_rope_head_dim", "%u is odd", mla->rope);
     }
@@ -122,7 +115,7 @@ static void read_router(settings_t *s, moe_config_t *config, int v2)
     moe_router_t *router = &s->router;
     moe_group_t group = MOE_GROUP_NONE;
 
-    router->experts = moe_config_uint(config, "n_routed_experts", 1, EXPERTS_LIMIT);
+    router->experts = moe_config_uint(config, "n_routed_experts", 1, MOE_EXPERTS_LIMIT);
     router->top_k = moe_config_uint(config, "num_experts_per_tok", 1, router->experts);
     router->scale = (float) moe_config_number_or(config, "routed_scaling_factor", 1, 1e-6, 1e6);
     router->normalise = moe_config_bool_or(config, "norm_topk_prob", !v2);
@@ -152,13 +145,13 @@ static void read_layer_types(settings_t *s, moe_config_t *config)
     const json_t *type;
     size_t i;
 
-    s->first_moe = moe_config_uint_or(config, "first_k_dense_replace", 0, 0, s->layers);
-    s->moe_frequency = moe_config_uint_or(config, "moe_layer_freq", 1, 1, LAYERS_LIMIT);
+    s->first_moe = moe_config_uint_or(config, "first_k_dense_replace", 0, 0, s->outline.layers);
+    s->moe_frequency = moe_config_uint_or(config, "moe_layer_freq", 1, 1, MOE_LAYERS_LIMIT);
     s->layer_types = moe_config_get(config, "mlp_layer_types");
     if (s->layer_types == NULL) {
         return;
     }
-    if (json_array_size(s->layer_types) != s->layers) {
+    if (json_array_size(s->layer_types) != s->outline.layers) {
         moe_config_fail(config, "mlp_layer_types", "not an array of num_hidden_layers entries");
     }
     json_array_foreach(s->layer_types, i, type) {
@@ -184,25 +177,16 @@ static int is_moe_layer(const settings_t *s, uint32_t i)
 static int read_settings(settings_t *s, const moe_family_t *family, const moe_config_t *source)
 {
     moe_config_t config = *source;
-    const char *activation;
 
     *s = (settings_t) { 0 };
-    s->hidden = moe_config_uint(&config, "hidden_size", 1, WIDTH_LIMIT);
-    s->vocabulary = moe_config_uint(&config, "vocab_size", 1, 1u << 24);
-    s->layers = moe_config_uint(&config, "num_hidden_layers", 1, LAYERS_LIMIT);
-    s->context = moe_config_uint(&config, "max_position_embeddings", 1, 1u << 30);
-    s->norm_eps = (float) moe_config_number_or(&config, "rms_norm_eps", 1e-6, 1e-12, 1);
-    s->tied = moe_config_bool_or(&config, "tie_word_embeddings", 0);
+    moe_outline_read(&s->outline, &config, 1e-6);
     read_attention(s, &config);
-    activation = moe_config_string_or(&config, "hidden_act", "silu");
-    if (strcmp(activation, "silu") != 0) {
-        moe_config_fail(&config, "hidden_act", "\"%.64s\" is not supported", activation);
-    }
+    moe_activation_read(&config);
     if (moe_config_bool_or(&config, "mlp_bias", 0)) {
         moe_config_fail(&config, "mlp_bias", "true is not supported");
     }
-    s->dense_width = moe_config_uint(&config, "intermediate_size", 1, WIDTH_LIMIT);
-    s->expert_width = moe_config_uint(&config, "moe_intermediate_size", 1, WIDTH_LIMIT);
+    s->dense_width = moe_config_uint(&config, "intermediate_size", 1, MOE_WIDTH_LIMIT);
+    s->expert_width = moe_config_uint(&config, "moe_intermediate_size", 1, MOE_WIDTH_LIMIT);
     s->shared_width = s->expert_width * moe_config_uint_or(&config, "n_shared_experts", 0, 0, 256);
     read_router(s, &config, is_v2(family));
     read_layer_types(s, &config);
@@ -224,7 +208,7 @@ static int build_moe(moe_model_t *model, moe_block_t *block, const settings_t *s
     uint32_t experts = s->router.experts;
     char name[128];
 
-    if (moe_model_take_weight(model, error, &block->router.gate, experts, s->hidden,
+    if (moe_model_take_weight(model, error, &block->router.gate, experts, s->outline.hidden,
                               "%sgate.weight", prefix) != 0
         || (s->has_bias
             && moe_model_take_vector(model, error, &block->router.bias, experts,
@@ -310,9 +294,9 @@ static int build_layer(moe_model_t *model, uint32_t i, const settings_t *s, moe_
     char prefix[64];
 
     snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
-    if (moe_model_take_vector(model, error, &layer->input_norm, s->hidden,
+    if (moe_model_take_vector(model, error, &layer->input_norm, s->outline.hidden,
                               "model.layers.%u.input_layernorm.weight", i) != 0
-        || moe_model_take_vector(model, error, &layer->post_norm, s->hidden,
+        || moe_model_take_vector(model, error, &layer->post_norm, s->outline.hidden,
                                  "model.layers.%u.post_attention_layernorm.weight", i) != 0
         || build_attention(model, &layer->mla, prefix, error) != 0)
     {
@@ -330,7 +314,7 @@ static void ignore_mtp_layers(moe_model_t *model)
 {
     char name[64];
 
-    for (uint32_t i = model->n_layers; i < 2 * LAYERS_LIMIT; i++) {
+    for (uint32_t i = model->n_layers; i < 2 * MOE_LAYERS_LIMIT; i++) {
         snprintf(name, sizeof(name), "model.layers.%u.eh_proj.weight", i);
         if (moe_tensors_find(model->tensors, name) == NULL) {
             return;
@@ -346,18 +330,11 @@ static int fill_shapes(moe_model_t *model, const settings_t *s, moe_error_t *err
 {
     float *frequencies = moe_model_allocate(model, s->mla.rope / 2, sizeof(*frequencies), error);
 
-    model->hidden = s->hidden;
-    model->vocabulary = s->vocabulary;
-    model->n_layers = s->layers;
-    model->context = s->context;
-    model->norm_eps = s->norm_eps;
-    model->tied = s->tied;
-    model->layers = moe_model_allocate(model, s->layers, sizeof(*model->layers), error);
-    if (frequencies == NULL || model->layers == NULL) {
+    if (frequencies == NULL || moe_model_take_outline(model, &s->outline, error) != 0) {
         return -1;
     }
     moe_rope_frequencies(&s->rope, s->mla.rope, frequencies);
-    for (uint32_t i = 0; i < s->layers; i++) {
+    for (uint32_t i = 0; i < s->outline.layers; i++) {
         moe_layer_t *layer = &model->layers[i];
 
         layer->mixer = MOE_MIXER_MLA;
@@ -390,7 +367,6 @@ static int build(const moe_family_t *family, moe_model_t *model, const moe_confi
                  moe_error_t *error)
 {
     settings_t s;
-    uint64_t n_moe = 0;
 
     if (read_settings(&s, family, config) != 0) {
         return -1;
@@ -398,14 +374,12 @@ static int build(const moe_family_t *family, moe_model_t *model, const moe_confi
     if (fill_shapes(model, &s, error) != 0 || moe_model_take_ends(model, error) != 0) {
         return -1;
     }
-    for (uint32_t i = 0; i < s.layers; i++) {
+    for (uint32_t i = 0; i < s.outline.layers; i++) {
         if (build_layer(model, i, &s, error) != 0) {
             return -1;
         }
-        n_moe += model->layers[i].is_moe != 0;
     }
-    model->active_parameters = model->parameters - n_moe * (s.router.experts - s.router.top_k)
-                                                   * 3 * s.expert_width * s.hidden;
+    moe_model_count_active(model);
     moe_tensors_ignore(model->tensors, "model.rotary_emb.inv_freq");
     ignore_mtp_layers(model);
     return 0;

@@ -1,7 +1,7 @@
 /*
  * OLMoE, Mixtral and Qwen3-MoE: Llama's layer with experts.  What distinguishes them is a row of
  * the table of traits: names of keys and tensors, the norm of queries and keys, whether weights of
- * experts are normalised.  Bounds are those of deepseek.c, chosen so that products fit 32 bits.
+ * experts are normalised.
  */
 
 #include "engine/model/llama_like.h"
@@ -12,12 +12,6 @@
 
 #include "engine/model/build.h"
 #include "engine/model/rope.h"
-
-#define WIDTH_LIMIT (1u << 20)
-#define HEADS_LIMIT 4096u
-#define HEAD_WIDTH_LIMIT 4096u
-#define EXPERTS_LIMIT (1u << 16)
-#define LAYERS_LIMIT 1024u
 
 typedef struct {
     const moe_family_t *family;
@@ -32,9 +26,7 @@ typedef struct {
 
 typedef struct {
     const traits_t *traits;
-    uint32_t hidden, vocabulary, layers, context;
-    float norm_eps;
-    int tied;
+    moe_outline_t outline;
     moe_gqa_t gqa;              /* without weights and frequencies */
     moe_rope_t rope;
     moe_router_t router;        /* without weights */
@@ -105,7 +97,7 @@ static void refuse_windows(const settings_t *s, moe_config_t *config)
     if (used && s->traits->has_dense_layers) {
         moe_config_fail(config, "use_sliding_window", "true is not supported");
     } else if (used && window != NULL
-               && moe_config_uint(config, "sliding_window", 1, UINT32_MAX) < s->context)
+               && moe_config_uint(config, "sliding_window", 1, UINT32_MAX) < s->outline.context)
     {
         moe_config_fail(config, "sliding_window", "windows are not supported");
     }
@@ -116,17 +108,17 @@ static void read_attention(settings_t *s, moe_config_t *config)
 {
     moe_gqa_t *gqa = &s->gqa;
 
-    gqa->heads = moe_config_uint(config, "num_attention_heads", 1, HEADS_LIMIT);
+    gqa->heads = moe_config_uint(config, "num_attention_heads", 1, MOE_HEADS_LIMIT);
     gqa->kv_heads = moe_config_uint_or(config, "num_key_value_heads", gqa->heads, 1, gqa->heads);
-    gqa->head = moe_config_uint_or(config, "head_dim", s->hidden / gqa->heads, 2,
-                                   HEAD_WIDTH_LIMIT);
+    gqa->head = moe_config_uint_or(config, "head_dim", s->outline.hidden / gqa->heads, 2,
+                                   MOE_HEAD_WIDTH_LIMIT);
     if (gqa->heads % gqa->kv_heads != 0) {
         moe_config_fail(config, "num_key_value_heads", "%u does not divide num_attention_heads %u",
                         gqa->kv_heads, gqa->heads);
     }
-    if (gqa->head % 2 != 0 || gqa->head < 2 || gqa->head > HEAD_WIDTH_LIMIT) {
+    if (gqa->head % 2 != 0 || gqa->head < 2 || gqa->head > MOE_HEAD_WIDTH_LIMIT) {
         moe_config_fail(config, "head_dim", "%u is not an even number within 2..%u", gqa->head,
-                        HEAD_WIDTH_LIMIT);
+                        MOE_HEAD_WIDTH_LIMIT);
     }
     if (moe_config_bool_or(config, "attention_bias", 0)) {
         moe_config_fail(config, "attention_bias", "true is not supported");
@@ -144,7 +136,7 @@ static void read_attention(settings_t *s, moe_config_t *config)
     gqa->rope_magnitude = (float) moe_rope_magnitude(&s->rope);
     gqa->scale = (float) (1 / sqrt((double) gqa->head));
     gqa->norm = s->traits->norm;
-    gqa->norm_eps = s->norm_eps;
+    gqa->norm_eps = s->outline.norm_eps;
 }
 
 
@@ -152,7 +144,7 @@ static void read_router(settings_t *s, moe_config_t *config)
 {
     moe_router_t *router = &s->router;
 
-    router->experts = moe_config_uint(config, s->traits->experts_key, 1, EXPERTS_LIMIT);
+    router->experts = moe_config_uint(config, s->traits->experts_key, 1, MOE_EXPERTS_LIMIT);
     router->top_k = moe_config_uint(config, "num_experts_per_tok", 1, router->experts);
     router->score = MOE_SCORE_SOFTMAX;
     router->group = MOE_GROUP_NONE;
@@ -160,7 +152,7 @@ static void read_router(settings_t *s, moe_config_t *config)
     router->groups_kept = 1;
     router->scale = 1;
     router->normalise = s->traits->normalises || moe_config_bool_or(config, "norm_topk_prob", 0);
-    s->expert_width = moe_config_uint(config, s->traits->width_key, 1, WIDTH_LIMIT);
+    s->expert_width = moe_config_uint(config, s->traits->width_key, 1, MOE_WIDTH_LIMIT);
 }
 
 
@@ -173,11 +165,12 @@ static void read_dense_layers(settings_t *s, moe_config_t *config)
     if (!s->traits->has_dense_layers) {
         return;
     }
-    s->dense_width = moe_config_uint(config, "intermediate_size", 1, WIDTH_LIMIT);
-    s->moe_step = moe_config_uint_or(config, "decoder_sparse_step", 1, 1, LAYERS_LIMIT);
+    s->dense_width = moe_config_uint(config, "intermediate_size", 1, MOE_WIDTH_LIMIT);
+    s->moe_step = moe_config_uint_or(config, "decoder_sparse_step", 1, 1, MOE_LAYERS_LIMIT);
     s->dense_layers = moe_config_get(config, "mlp_only_layers");
     if (s->dense_layers != NULL
-        && (!json_is_array(s->dense_layers) || json_array_size(s->dense_layers) > s->layers))
+        && (!json_is_array(s->dense_layers)
+            || json_array_size(s->dense_layers) > s->outline.layers))
     {
         moe_config_fail(config, "mlp_only_layers", "not an array of at most num_hidden_layers "
                         "entries");
@@ -185,7 +178,7 @@ static void read_dense_layers(settings_t *s, moe_config_t *config)
     }
     json_array_foreach(s->dense_layers, i, index) {
         if (!json_is_integer(index) || json_integer_value(index) < 0
-            || json_integer_value(index) >= s->layers)
+            || json_integer_value(index) >= s->outline.layers)
         {
             moe_config_fail(config, "mlp_only_layers", "entry %zu is no layer", i);
         }
@@ -210,20 +203,10 @@ static int is_moe_layer(const settings_t *s, uint32_t layer)
 static int read_settings(settings_t *s, const moe_family_t *family, const moe_config_t *source)
 {
     moe_config_t config = *source;
-    const char *activation;
 
     *s = (settings_t) { .traits = traits_of(family) };
-    s->hidden = moe_config_uint(&config, "hidden_size", 1, WIDTH_LIMIT);
-    s->vocabulary = moe_config_uint(&config, "vocab_size", 1, 1u << 24);
-    s->layers = moe_config_uint(&config, "num_hidden_layers", 1, LAYERS_LIMIT);
-    s->context = moe_config_uint(&config, "max_position_embeddings", 1, 1u << 30);
-    s->norm_eps = (float) moe_config_number_or(&config, "rms_norm_eps", s->traits->norm_eps, 1e-12,
-                                               1);
-    s->tied = moe_config_bool_or(&config, "tie_word_embeddings", 0);
-    activation = moe_config_string_or(&config, "hidden_act", "silu");
-    if (strcmp(activation, "silu") != 0) {
-        moe_config_fail(&config, "hidden_act", "\"%.64s\" is not supported", activation);
-    }
+    moe_outline_read(&s->outline, &config, s->traits->norm_eps);
+    moe_activation_read(&config);
     read_attention(s, &config);
     read_router(s, &config);
     read_dense_layers(s, &config);
@@ -305,18 +288,11 @@ static int fill_shapes(moe_model_t *model, const settings_t *s, moe_error_t *err
 {
     float *frequencies = moe_model_allocate(model, s->gqa.head / 2, sizeof(*frequencies), error);
 
-    model->hidden = s->hidden;
-    model->vocabulary = s->vocabulary;
-    model->n_layers = s->layers;
-    model->context = s->context;
-    model->norm_eps = s->norm_eps;
-    model->tied = s->tied;
-    model->layers = moe_model_allocate(model, s->layers, sizeof(*model->layers), error);
-    if (frequencies == NULL || model->layers == NULL) {
+    if (frequencies == NULL || moe_model_take_outline(model, &s->outline, error) != 0) {
         return -1;
     }
     moe_rope_frequencies(&s->rope, s->gqa.head, frequencies);
-    for (uint32_t i = 0; i < s->layers; i++) {
+    for (uint32_t i = 0; i < s->outline.layers; i++) {
         moe_layer_t *layer = &model->layers[i];
 
         layer->mixer = MOE_MIXER_GQA;
@@ -348,7 +324,6 @@ static int build(const moe_family_t *family, moe_model_t *model, const moe_confi
                  moe_error_t *error)
 {
     settings_t s;
-    uint64_t n_moe = 0;
 
     if (read_settings(&s, family, config) != 0) {
         return -1;
@@ -356,14 +331,12 @@ static int build(const moe_family_t *family, moe_model_t *model, const moe_confi
     if (fill_shapes(model, &s, error) != 0 || moe_model_take_ends(model, error) != 0) {
         return -1;
     }
-    for (uint32_t i = 0; i < s.layers; i++) {
+    for (uint32_t i = 0; i < s.outline.layers; i++) {
         if (build_layer(model, i, s.traits, error) != 0) {
             return -1;
         }
-        n_moe += model->layers[i].is_moe != 0;
     }
-    model->active_parameters = model->parameters - n_moe * (s.router.experts - s.router.top_k)
-                                                   * 3 * s.expert_width * s.hidden;
+    moe_model_count_active(model);
     return 0;
 }
 

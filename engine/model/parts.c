@@ -1,10 +1,60 @@
 /* Parts of a model that most families have in common. */
 
+#include <string.h>
+
 #include "engine/model/build.h"
 
 const moe_ffn_names_t moe_usual_names = {
     "gate_proj.weight", "up_proj.weight", "down_proj.weight"
 };
+
+
+void moe_outline_read(moe_outline_t *outline, moe_config_t *config, double norm_eps)
+{
+    outline->hidden = moe_config_uint(config, "hidden_size", 1, MOE_WIDTH_LIMIT);
+    outline->vocabulary = moe_config_uint(config, "vocab_size", 1, 1u << 24);
+    outline->layers = moe_config_uint(config, "num_hidden_layers", 1, MOE_LAYERS_LIMIT);
+    outline->context = moe_config_uint(config, "max_position_embeddings", 1, 1u << 30);
+    outline->norm_eps = (float) moe_config_number_or(config, "rms_norm_eps", norm_eps, 1e-12, 1);
+    outline->tied = moe_config_bool_or(config, "tie_word_embeddings", 0);
+}
+
+
+void moe_activation_read(moe_config_t *config)
+{
+    const char *activation = moe_config_string_or(config, "hidden_act", "silu");
+
+    if (strcmp(activation, "silu") != 0) {
+        moe_config_fail(config, "hidden_act", "\"%.64s\" is not supported", activation);
+    }
+}
+
+
+int moe_model_take_outline(moe_model_t *model, const moe_outline_t *outline, moe_error_t *error)
+{
+    model->hidden = outline->hidden;
+    model->vocabulary = outline->vocabulary;
+    model->n_layers = outline->layers;
+    model->context = outline->context;
+    model->norm_eps = outline->norm_eps;
+    model->tied = outline->tied;
+    model->layers = moe_model_allocate(model, outline->layers, sizeof(*model->layers), error);
+    return model->layers ? 0 : -1;
+}
+
+
+void moe_model_count_active(moe_model_t *model)
+{
+    model->active_parameters = model->parameters;
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        const moe_block_t *block = &model->layers[i].moe;
+
+        if (model->layers[i].is_moe) {
+            model->active_parameters -= (uint64_t) (block->router.experts - block->router.top_k)
+                                        * 3 * block->width * model->hidden;
+        }
+    }
+}
 
 
 int moe_model_take_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn, const char *prefix,
