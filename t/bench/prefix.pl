@@ -53,9 +53,10 @@ my $server = server(threads => 1);
 my $client = client($server);
 my (@cold, @warm);
 
-measure($client, prompt(200));
-for (1 .. $rounds) {
-    my @prefix = prompt(PREFIX);
+measure($client, 5, prompt(199));
+for my $round (1 .. $rounds) {
+    # Prompts that begin with the same token by chance would have that in common.
+    my @prefix = (5 + $round, prompt(PREFIX - 1));
     my ($cold, $none) = measure($client, @prefix);
     my ($warm, $cached) = measure($client, @prefix, prompt(MORE));
 
