@@ -1,5 +1,6 @@
 #include "engine/loader.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "engine/model/mapping.h"
@@ -20,9 +21,10 @@ uint64_t moe_weight_bytes(const moe_weight_t *weight)
 
 static moe_source_t weight_source(const moe_weight_t *weight)
 {
-    moe_source_t source = {weight_data(weight), weight->tensor->dtype, weight->columns, 1};
-
-    return source;
+    return (moe_source_t) {
+        .data = weight_data(weight), .dtype = weight->tensor->dtype, .row_stride = weight->columns,
+        .column_stride = 1, .bias = weight->bias
+    };
 }
 
 
@@ -82,6 +84,7 @@ moe_matrix_t *moe_load_slices(moe_loader_t *loader, const moe_weight_t *weight, 
     moe_source_t *sources = calloc(count, sizeof(*sources));
     moe_matrix_t *matrix;
 
+    assert(!transposed || weight->bias == NULL);
     if (sources == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory for %u slices", count);
         return NULL;
@@ -92,6 +95,7 @@ moe_matrix_t *moe_load_slices(moe_loader_t *loader, const moe_weight_t *weight, 
         sources[i] = whole;
         sources[i].data = (const char *) whole.data
                           + moe_dtype_bytes(whole.dtype, row * weight->columns);
+        sources[i].bias = whole.bias ? whole.bias + row : NULL;
         if (transposed) {
             sources[i].row_stride = whole.column_stride;
             sources[i].column_stride = whole.row_stride;

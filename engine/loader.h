@@ -31,7 +31,8 @@ moe_matrix_t *moe_load_stack(moe_loader_t *loader, const moe_weight_t *first, si
                              uint32_t count, moe_error_t *error);
 
 /* A stack of `count` slices of a weight: slice i is `rows` rows from row first + i * step, or their
- * transpose.  The weight's pages are kept: moe_load_done gives them back. */
+ * transpose (of a weight without bias).  The weight's pages are kept: moe_load_done gives them
+ * back. */
 moe_matrix_t *moe_load_slices(moe_loader_t *loader, const moe_weight_t *weight, uint32_t count,
                               uint32_t first, uint32_t step, uint32_t rows, int transposed,
                               moe_error_t *error);

@@ -3,7 +3,8 @@
 
 static int is_alike(const moe_weight_t *a, const moe_weight_t *b)
 {
-    return a->tensor->dtype == b->tensor->dtype && a->rows == b->rows && a->columns == b->columns;
+    return a->tensor->dtype == b->tensor->dtype && a->rows == b->rows && a->columns == b->columns
+           && (a->bias == NULL) == (b->bias == NULL);
 }
 
 

@@ -98,6 +98,17 @@ static int reserve_tasks(cpu_t *self, uint32_t count, moe_error_t *error)
 }
 
 
+static int has_bias(const moe_source_t *sources, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (sources[i].bias) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+
 static moe_matrix_t *cpu_pack(moe_device_t *device, const moe_source_t *sources, uint32_t count,
                               uint32_t rows, uint32_t columns, moe_error_t *error)
 {
@@ -113,6 +124,10 @@ static moe_matrix_t *cpu_pack(moe_device_t *device, const moe_source_t *sources,
     matrix->element = moe_pack_element(sources, count);
     matrix->panels = ((size_t) rows + MOE_PANEL - 1) / MOE_PANEL;
     matrix->stride = matrix->panels * MOE_PANEL * columns * moe_pack_element_size(matrix->element);
+    if (has_bias(sources, count)) {
+        matrix->bias = matrix->stride;
+        matrix->stride += matrix->panels * MOE_PANEL * sizeof(float);
+    }
     matrix->data = moe_arena_allocate(&self->arena, matrix->stride * count, error);
     if (matrix->data == NULL) {
         return NULL;
@@ -139,7 +154,7 @@ static moe_matrix_t *cpu_reserve(moe_device_t *device, const moe_matrix_t *matri
 static int cpu_alike(const moe_matrix_t *a, const moe_matrix_t *b)
 {
     return a->count == b->count && a->rows == b->rows && a->columns == b->columns
-           && a->element == b->element;
+           && a->element == b->element && a->bias == b->bias;
 }
 
 
@@ -463,6 +478,7 @@ static void run_tasks(void *context, size_t first, size_t last, unsigned thread)
                    + panel * MOE_PANEL * p.depth * moe_pack_element_size(p.element);
         p.columns = p.columns - panel * MOE_PANEL;
         p.columns = p.columns < ITEM_PANELS * MOE_PANEL ? p.columns : ITEM_PANELS * MOE_PANEL;
+        p.bias = p.bias ? p.bias + panel * MOE_PANEL : NULL;
         p.rows = p.rows - row < ITEM_ROWS ? p.rows - row : ITEM_ROWS;
         p.x += row * p.x_stride;
         p.y += row * p.y_stride + panel * MOE_PANEL;
@@ -482,6 +498,7 @@ static void cpu_products(cpu_t *self, const moe_linear_t *jobs, uint32_t n_jobs,
         for (uint32_t i = 0; i < m->count; i++) {
             const size_t start = offsets ? offsets[i] : 0;
             const size_t rows = offsets ? offsets[i + 1] - offsets[i] : n;
+            const char *data = m->data + i * m->stride;
             task_t *task = &self->tasks[n_tasks];
 
             if (rows == 0) {
@@ -490,8 +507,9 @@ static void cpu_products(cpu_t *self, const moe_linear_t *jobs, uint32_t n_jobs,
             n_tasks++;
             assert(n_tasks < self->max_tasks);
             task->product = (moe_product_t) {
-                .panels = m->data + i * m->stride, .element = m->element, .depth = m->columns,
-                .columns = m->rows, .rows = rows,
+                .panels = data, .element = m->element, .depth = m->columns, .columns = m->rows,
+                .bias = m->bias ? (const float *) (const void *) (data + m->bias) : NULL,
+                .rows = rows,
                 .x = jobs[j].x + start * jobs[j].x_stride + i * jobs[j].x_step,
                 .x_stride = jobs[j].x_stride,
                 .y = jobs[j].y + start * jobs[j].y_stride + i * jobs[j].y_step,

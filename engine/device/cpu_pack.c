@@ -1,7 +1,7 @@
 /*
- * Packing turns [row][column] into [panel][column][16 rows].  A work item is one panel: 16 rows of
- * plain numbers are read side by side and the panel is written from front to end; rows of a block
- * format are read block by block.
+ * Packing turns [row][column] into [panel][column][16 rows], behind which lie the biases of all
+ * rows.  A work item is one panel: 16 rows of plain numbers are read side by side and the panel is
+ * written from front to end; rows of a block format are read block by block.
  */
 
 #include "engine/device/cpu_pack.h"
@@ -153,10 +153,15 @@ static void pack_panels(void *context, size_t first, size_t last, unsigned threa
     for (size_t i = first; i < last; i++) {
         const size_t index = i / m->panels, panel = i % m->panels, row = panel * MOE_PANEL;
         const size_t rows = m->rows - row < MOE_PANEL ? m->rows - row : MOE_PANEL;
+        const moe_source_t *source = &job->sources[index];
+        char *matrix = m->data + index * m->stride;
 
-        pack_panel(&job->sources[index], m->element, row, rows, m->columns,
-                   m->data + index * m->stride
-                       + row * m->columns * moe_pack_element_size(m->element));
+        pack_panel(source, m->element, row, rows, m->columns,
+                   matrix + row * m->columns * moe_pack_element_size(m->element));
+        if (source->bias) {
+            memcpy(matrix + m->bias + row * sizeof(float), source->bias + row,
+                   rows * sizeof(float));
+        }
     }
 }
 

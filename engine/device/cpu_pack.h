@@ -10,6 +10,8 @@ struct moe_matrix_s {
     uint32_t count, rows, columns;
     moe_element_t element;
     size_t panels;                  /* of one matrix */
+    size_t bias;                    /* of a matrix: bytes from its panels to its bias, a float for
+                                     * each of their rows; 0: none */
     size_t stride;                  /* bytes between matrices */
     char *data;
 };
@@ -18,7 +20,7 @@ struct moe_matrix_s {
 moe_element_t moe_pack_element(const moe_source_t *sources, uint32_t count);
 size_t moe_pack_element_size(moe_element_t element);
 
-/* Fills the panels of a matrix whose fields are set. */
+/* Fills the panels and biases of a matrix whose fields are set; its memory is zero. */
 void moe_pack(moe_pool_t *pool, const moe_matrix_t *matrix, const moe_source_t *sources);
 
 #endif

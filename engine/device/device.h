@@ -25,7 +25,8 @@
 
 typedef struct moe_device_s moe_device_t;
 
-/* `count` weight matrices [rows, columns] of one shape, packed for the device. */
+/* `count` weight matrices [rows, columns] of one shape, packed for the device, with the biases that
+ * their sources have. */
 typedef struct moe_matrix_s moe_matrix_t;
 
 /* A matrix in host memory: element (r, c) lies at data[r * row_stride + c * column_stride], so that
@@ -35,6 +36,7 @@ typedef struct {
     const void *data;
     moe_dtype_t dtype;
     size_t row_stride, column_stride;   /* elements */
+    const float *bias;                  /* [rows], added to what each row gives; NULL: none */
 } moe_source_t;
 
 /* The rows of a step, in device memory: row i is token tokens[i] at positions[i] of the sequence
@@ -55,7 +57,7 @@ typedef struct {
     uint32_t block_tokens;              /* at most 16 */
 } moe_kv_t;
 
-/* y = x times matrix i, for every i of the stack: matrix i reads at x + i * x_step and writes at
+/* y = x times matrix i + its bias, for every i of the stack: matrix i reads at x + i * x_step and writes at
  * y + i * y_step.  Strides are floats between rows. */
 typedef struct {
     const moe_matrix_t *matrix;
@@ -140,7 +142,7 @@ typedef struct {
     void *(*allocate)(moe_device_t *device, size_t size, moe_error_t *error);
 
     /* Packs `count` matrices, in parallel.  Block formats are rounded to bf16; sources that would
-     * be packed differently are widened to f32.
+     * be packed differently are widened to f32; where one has a bias, others have zeros.
      * Lives as long as the device.  NULL with MOE_LIMIT. */
     moe_matrix_t *(*pack)(moe_device_t *device, const moe_source_t *sources, uint32_t count,
                           uint32_t rows, uint32_t columns, moe_error_t *error);

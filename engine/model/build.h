@@ -63,6 +63,10 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
                           uint32_t size, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* The same for the bias [weight->rows] of a weight.  0 or -1. */
+int moe_model_take_bias(moe_model_t *model, moe_error_t *error, moe_weight_t *weight,
+                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+
 /* What the matrices of a feed-forward network are called. */
 typedef struct {
     const char *gate, *up, *down;

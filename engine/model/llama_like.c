@@ -19,6 +19,9 @@ typedef struct {
     const char *block;                  /* what a layer's network is called */
     moe_ffn_names_t expert;
     moe_qk_norm_t norm;
+    const char *bias_key;               /* of biases of q, k and v; NULL: never */
+    int bias_otherwise;                 /* where the config says nothing */
+    int output_bias;                    /* where the others are, the output has one, too */
     double norm_eps;                    /* where the config says nothing */
     int normalises;                     /* always, else as norm_topk_prob says */
     int has_dense_layers;
@@ -28,6 +31,7 @@ typedef struct {
     const traits_t *traits;
     moe_outline_t outline;
     moe_gqa_t gqa;              /* without weights and frequencies */
+    int has_biases;
     moe_rope_t rope;
     moe_router_t router;        /* without weights */
     uint32_t dense_width, expert_width;
@@ -60,7 +64,7 @@ static const traits_t all_traits[] = {
         .family = &moe_family_olmoe, .experts_key = "num_experts",
         .width_key = "intermediate_size", .block = "mlp",
         .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
-        .norm = MOE_QK_NORM_WHOLE, .norm_eps = 1e-5
+        .norm = MOE_QK_NORM_WHOLE, .bias_key = "attention_bias", .output_bias = 1, .norm_eps = 1e-5
     },
     {
         .family = &moe_family_mixtral, .experts_key = "num_local_experts",
@@ -72,7 +76,8 @@ static const traits_t all_traits[] = {
         .family = &moe_family_qwen3_moe, .experts_key = "num_experts",
         .width_key = "moe_intermediate_size", .block = "mlp",
         .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
-        .norm = MOE_QK_NORM_HEAD, .norm_eps = 1e-6, .has_dense_layers = 1
+        .norm = MOE_QK_NORM_HEAD, .bias_key = "attention_bias", .output_bias = 1,
+        .norm_eps = 1e-6, .has_dense_layers = 1
     }
 };
 
@@ -120,8 +125,8 @@ static void read_attention(settings_t *s, moe_config_t *config)
         moe_config_fail(config, "head_dim", "%u is not an even number within 2..%u", gqa->head,
                         MOE_HEAD_WIDTH_LIMIT);
     }
-    if (moe_config_bool_or(config, "attention_bias", 0)) {
-        moe_config_fail(config, "attention_bias", "true is not supported");
+    if (s->traits->bias_key != NULL) {
+        s->has_biases = moe_config_bool_or(config, s->traits->bias_key, s->traits->bias_otherwise);
     }
     if (moe_config_get(config, "clip_qkv") != NULL) {
         moe_config_fail(config, "clip_qkv", "clipping is not supported");
@@ -222,8 +227,20 @@ static int check(const moe_family_t *family, const moe_config_t *config)
 }
 
 
-static int build_attention(moe_model_t *model, moe_gqa_t *gqa, const char *prefix,
-                           moe_error_t *error)
+static int build_biases(moe_model_t *model, moe_gqa_t *gqa, int output, const char *prefix,
+                        moe_error_t *error)
+{
+    return moe_model_take_bias(model, error, &gqa->q, "%sq_proj.bias", prefix) != 0
+           || moe_model_take_bias(model, error, &gqa->k, "%sk_proj.bias", prefix) != 0
+           || moe_model_take_bias(model, error, &gqa->v, "%sv_proj.bias", prefix) != 0
+           || (output
+               && moe_model_take_bias(model, error, &gqa->output, "%so_proj.bias", prefix) != 0)
+           ? -1 : 0;
+}
+
+
+static int build_attention(moe_model_t *model, moe_gqa_t *gqa, const settings_t *s,
+                           const char *prefix, moe_error_t *error)
 {
     const uint32_t q = gqa->heads * gqa->head, kv = gqa->kv_heads * gqa->head;
     const int whole = gqa->norm == MOE_QK_NORM_WHOLE;
@@ -238,6 +255,9 @@ static int build_attention(moe_model_t *model, moe_gqa_t *gqa, const char *prefi
         || moe_model_take_weight(model, error, &gqa->output, model->hidden, q, "%so_proj.weight",
                                  prefix) != 0)
     {
+        return -1;
+    }
+    if (s->has_biases && build_biases(model, gqa, s->traits->output_bias, prefix, error) != 0) {
         return -1;
     }
     if (gqa->norm != MOE_QK_NORM_NONE
@@ -255,8 +275,9 @@ static int build_attention(moe_model_t *model, moe_gqa_t *gqa, const char *prefi
 }
 
 
-static int build_layer(moe_model_t *model, uint32_t i, const traits_t *traits, moe_error_t *error)
+static int build_layer(moe_model_t *model, uint32_t i, const settings_t *s, moe_error_t *error)
 {
+    const traits_t *traits = s->traits;
     moe_layer_t *layer = &model->layers[i];
     char prefix[96];
 
@@ -265,7 +286,7 @@ static int build_layer(moe_model_t *model, uint32_t i, const traits_t *traits, m
                               "model.layers.%u.input_layernorm.weight", i) != 0
         || moe_model_take_vector(model, error, &layer->post_norm, model->hidden,
                                  "model.layers.%u.post_attention_layernorm.weight", i) != 0
-        || build_attention(model, &layer->gqa, prefix, error) != 0)
+        || build_attention(model, &layer->gqa, s, prefix, error) != 0)
     {
         return -1;
     }
@@ -332,7 +353,7 @@ static int build(const moe_family_t *family, moe_model_t *model, const moe_confi
         return -1;
     }
     for (uint32_t i = 0; i < s.outline.layers; i++) {
-        if (build_layer(model, i, s.traits, error) != 0) {
+        if (build_layer(model, i, &s, error) != 0) {
             return -1;
         }
     }

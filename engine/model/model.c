@@ -142,6 +142,24 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
 }
 
 
+int moe_model_take_bias(moe_model_t *model, moe_error_t *error, moe_weight_t *weight,
+                        const char *format, ...)
+{
+    moe_vector_t bias;
+    char name[256];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(name, sizeof(name), format, args);
+    va_end(args);
+    if (moe_model_take_vector(model, error, &bias, weight->rows, "%s", name) != 0) {
+        return -1;
+    }
+    weight->bias = bias.values;
+    return 0;
+}
+
+
 /* What a path holds, of either kind. */
 typedef struct {
     moe_config_t config;

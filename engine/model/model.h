@@ -15,6 +15,8 @@ typedef struct {
     uint32_t rows, columns;
     uint64_t row_offset;                /* first row inside the tensor (slices of kv_b_proj, experts
                                          * of a tensor that holds all) */
+    const float *bias;                  /* [rows], added to what the rows give; owned by the model;
+                                         * NULL: none */
 } moe_weight_t;
 
 /* A vector (norm weights, biases), widened to f32 by the family; owned by the model. */

@@ -43,6 +43,12 @@ int moe_model_take_outline(moe_model_t *model, const moe_outline_t *outline, moe
 }
 
 
+static uint64_t count_weight(const moe_weight_t *weight)
+{
+    return (uint64_t) weight->rows * (weight->columns + (weight->bias != NULL));
+}
+
+
 void moe_model_count_active(moe_model_t *model)
 {
     model->active_parameters = model->parameters;
@@ -50,8 +56,11 @@ void moe_model_count_active(moe_model_t *model)
         const moe_block_t *block = &model->layers[i].moe;
 
         if (model->layers[i].is_moe) {
-            model->active_parameters -= (uint64_t) (block->router.experts - block->router.top_k)
-                                        * 3 * block->width * model->hidden;
+            const moe_ffn_t *expert = &block->experts[0];
+
+            model->active_parameters -= (block->router.experts - block->router.top_k)
+                                        * (count_weight(&expert->gate) + count_weight(&expert->up)
+                                           + count_weight(&expert->down));
         }
     }
 }

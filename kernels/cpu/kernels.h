@@ -25,7 +25,8 @@ typedef enum {
 } moe_element_t;
 
 /*
- * y[r][c] = sum over i of x[r][i] * w[c][i], fused multiply-adds in the order of i.
+ * y[r][c] = bias[c] + sum over i of x[r][i] * w[c][i], fused multiply-adds in the order of i, which
+ * begin with the bias.
  *
  * The weights lie in panels of 16 output columns c, [panel][i][16], so that one vector of weights
  * meets one broadcast element of x; the last panel is padded with zeros.
@@ -35,6 +36,7 @@ typedef struct {
     moe_element_t element;
     size_t depth;                   /* terms of each sum */
     size_t columns;                 /* output columns, not padded */
+    const float *bias;              /* [columns]; NULL: none */
     const float *x;
     size_t x_stride;                /* floats between rows of x */
     float *y;

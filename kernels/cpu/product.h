@@ -23,6 +23,7 @@ typedef struct {
     const char *w;              /* first panel of the tile */
     size_t w_panel, w_step;     /* elements between panels, between terms */
     size_t depth;
+    const float *bias;          /* of the tile's columns; NULL: none */
     const float *x;
     size_t x_row, x_step;       /* floats between rows, between terms */
     float *y;
@@ -51,6 +52,18 @@ MOE_INLINE size_t element_size(const moe_element_t element)
 }
 
 
+/* What the sums of a panel begin with. */
+MOE_INLINE v16 first_sum(const tile_t *t, size_t panel, size_t panels)
+{
+    if (t->bias == NULL) {
+        return v16_set1(0.0f);
+    }
+    return panel + 1 == panels && t->last_lanes < MOE_PANEL
+               ? v16_load_n(t->bias + panel * MOE_PANEL, t->last_lanes)
+               : v16_load(t->bias + panel * MOE_PANEL);
+}
+
+
 /* All arguments but `t` are constants where this is inlined: the loops over rows and panels unroll
  * and the sums live in registers. */
 MOE_INLINE void run_tile(const tile_t *t, const moe_element_t element, const size_t rows,
@@ -66,7 +79,7 @@ MOE_INLINE void run_tile(const tile_t *t, const moe_element_t element, const siz
 #pragma GCC unroll 16
         for (size_t p = 0; p < panels; p++) {
             sum[r][p] = strided && t->accumulate ? v16_load(t->y + r * t->y_row + p * MOE_PANEL)
-                                                 : v16_set1(0.0f);
+                                                 : first_sum(t, p, panels);
         }
     }
     for (size_t i = 0; i < t->depth; i++) {
@@ -109,6 +122,17 @@ MOE_INLINE void run_tile(const tile_t *t, const moe_element_t element, const siz
 }
 
 
+/* Goes on to the columns behind `panels` panels. */
+MOE_INLINE void next_panels(tile_t *tile, size_t panels, size_t panel_bytes)
+{
+    tile->w += panels * panel_bytes;
+    tile->y += panels * MOE_PANEL;
+    if (tile->bias) {
+        tile->bias += panels * MOE_PANEL;
+    }
+}
+
+
 /* `rows` rows of x against all columns, `panels` panels at a time. */
 MOE_INLINE void run_rows(const tile_t *all, size_t columns, const moe_element_t element,
                          const size_t rows, const size_t panels, const int strided)
@@ -119,15 +143,13 @@ MOE_INLINE void run_rows(const tile_t *all, size_t columns, const moe_element_t 
     for (; columns >= panels * MOE_PANEL && panels > 1; columns -= panels * MOE_PANEL) {
         tile.last_lanes = MOE_PANEL;
         run_tile(&tile, element, rows, panels, strided);
-        tile.w += panels * panel_bytes;
-        tile.y += panels * MOE_PANEL;
+        next_panels(&tile, panels, panel_bytes);
     }
     while (columns > 0) {
         tile.last_lanes = columns < MOE_PANEL ? columns : MOE_PANEL;
         run_tile(&tile, element, rows, 1, strided);
         columns -= tile.last_lanes;
-        tile.w += panel_bytes;
-        tile.y += MOE_PANEL;
+        next_panels(&tile, 1, panel_bytes);
     }
 }
 
@@ -151,7 +173,8 @@ static void product(const moe_product_t *p)
 {
     tile_t tile = {
         .w = p->panels, .w_panel = p->depth * MOE_PANEL, .w_step = MOE_PANEL, .depth = p->depth,
-        .x = p->x, .x_row = p->x_stride, .x_step = 1, .y = p->y, .y_row = p->y_stride,
+        .bias = p->bias, .x = p->x, .x_row = p->x_stride, .x_step = 1, .y = p->y,
+        .y_row = p->y_stride,
     };
 
     switch (p->element) {

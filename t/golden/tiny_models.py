@@ -20,7 +20,7 @@ DEFAULTS = dict(
     vocabulary=96, layers=3, dense_layers=1, context=256, heads=4, q_lora=24, kv_lora=32, nope=16,
     rope=8, value=16, dense_width=96, expert_width=32, experts=8, top_k=3, groups=4, groups_kept=2,
     shared=1, normalise=1, tied=0, yarn=0, interleaved=1, mtp=1, scale=2.5, kv_heads=0, head=0,
-    seed=1)
+    biases=0, seed=1)
 V2 = dict(model_type='deepseek_v2', topk_method='greedy', scoring='softmax', q_lora=0, groups=1,
           groups_kept=1, shared=2, normalise=0, mtp=0, scale=1.0, yarn=1)
 GQA = dict(topk_method='greedy', scoring='softmax', groups=1, groups_kept=1, shared=0, normalise=0,
@@ -45,6 +45,8 @@ VARIANTS = {
     'Qwen3-MoE': dict(GQA, model_type='qwen3_moe', normalise=1, seed=12),
     'Qwen3-MoE, dense layer, YaRN': dict(GQA, model_type='qwen3_moe', dense_layers=1, yarn=1,
                                          seed=13),
+    'OLMoE, biases': dict(GQA, model_type='olmoe', biases=1, seed=14),
+    'Qwen3-MoE, biases': dict(GQA, model_type='qwen3_moe', biases=1, normalise=1, seed=15),
 }
 TOKENS = [0, 95, 7, 7, 31, 64, 2, 90, 13, 58, 41, 29, 77, 3, 66, 20, 8, 84, 50, 1]
 ROWS = [0, 1, 9, 19]
@@ -101,6 +103,9 @@ def make_gqa_layer(w, o, i):
     w.weight(a + 'k_proj.weight', kv, h)
     w.weight(a + 'v_proj.weight', kv, h)
     w.weight(a + 'o_proj.weight', h, q)
+    if o['biases']:
+        for name, size in ('q', q), ('k', kv), ('v', kv), ('o', h):
+            w.tensor(a + name + '_proj.bias', (size,), 0, 0.5)
     if o['model_type'] != 'mixtral':
         whole = o['model_type'] == 'olmoe'
         w.norm(a + 'q_norm.weight', q if whole else o['head'])
@@ -249,9 +254,14 @@ def gqa_rotate(x, angle, magnitude):
                                        b * np.cos(angle) + a * np.sin(angle)], -1)
 
 
+def project(w, name, x):
+    y = x @ w[name + '.weight'].T
+    return y + w[name + '.bias'] if name + '.bias' in w else y
+
+
 def gqa(o, w, p, x):
     n, d = len(x), o['head']
-    q, k, v = (x @ w[p + name + '_proj.weight'].T for name in 'qkv')
+    q, k, v = (project(w, p + name + '_proj', x) for name in 'qkv')
     if o['model_type'] == 'olmoe':
         q, k = rms(q, w[p + 'q_norm.weight']), rms(k, w[p + 'k_norm.weight'])
     q, k, v = (t.reshape(n, -1, d).transpose(1, 0, 2) for t in (q, k, v))
@@ -262,7 +272,7 @@ def gqa(o, w, p, x):
     k, v = (np.repeat(t, o['heads'] // o['kv_heads'], 0) for t in (k, v))
     scores = q @ k.transpose(0, 2, 1) / math.sqrt(d)
     scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
-    return (softmax(scores) @ v).transpose(1, 0, 2).reshape(n, -1) @ w[p + 'o_proj.weight'].T
+    return project(w, p + 'o_proj', (softmax(scores) @ v).transpose(1, 0, 2).reshape(n, -1))
 
 
 def route(o, w, p, x, margins):

@@ -61,10 +61,10 @@ static float *random_floats(fixture_t *f, size_t n)
 }
 
 
-/* One chain of fused multiply-adds: what every product must give. */
-static float dot(const float *x, const float *w, size_t w_step, size_t n)
+/* One chain of fused multiply-adds that begins with the bias: what every product must give. */
+static float dot(float bias, const float *x, const float *w, size_t w_step, size_t n)
 {
-    float sum = 0;
+    float sum = bias;
 
     for (size_t i = 0; i < n; i++) {
         sum = fmaf(x[i], w[i * w_step], sum);
@@ -87,7 +87,10 @@ static void test_stack(void **state)
     moe_error_t error;
 
     for (size_t i = 0; i < COUNT; i++) {
-        sources[i] = (moe_source_t) {w + i * COLUMNS * ROWS, MOE_F32, 1, ROWS};
+        sources[i] = (moe_source_t) {
+            .data = w + i * COLUMNS * ROWS, .dtype = MOE_F32, .row_stride = 1,
+            .column_stride = ROWS
+        };
     }
     matrix = f.ops->pack(f.device, sources, COUNT, ROWS, COLUMNS, &error);
     job = (moe_linear_t) {matrix, x, COUNT * COLUMNS, COLUMNS, y, COUNT * ROWS, ROWS};
@@ -96,8 +99,8 @@ static void test_stack(void **state)
         for (size_t i = 0; i < COUNT; i++) {
             for (size_t r = 0; r < ROWS; r++) {
                 assert_true(y[(n * COUNT + i) * ROWS + r]
-                            == dot(x + (n * COUNT + i) * COLUMNS, w + i * COLUMNS * ROWS + r, ROWS,
-                                   COLUMNS));
+                            == dot(0, x + (n * COUNT + i) * COLUMNS, w + i * COLUMNS * ROWS + r,
+                                   ROWS, COLUMNS));
             }
         }
     }
@@ -111,7 +114,7 @@ static void test_mixed_types(void **state)
     const uint16_t half[2] = {0x3c00, 0xc000}, brain[2] = {0x3f80, 0x4040};
     const float single[2] = {0.1f, 0.2f}, expected[3][2] = {{1, -2}, {1, 3}, {0.1f, 0.2f}};
     const moe_source_t sources[3] = {
-        {half, MOE_F16, 2, 1}, {brain, MOE_BF16, 2, 1}, {single, MOE_F32, 2, 1}
+        {half, MOE_F16, 2, 1, NULL}, {brain, MOE_BF16, 2, 1, NULL}, {single, MOE_F32, 2, 1, NULL}
     };
     fixture_t f = open_device(1);
     float *x = allocate(&f, 2), *y = allocate(&f, 3);
@@ -131,21 +134,24 @@ static void test_mixed_types(void **state)
 }
 
 
-/* Two stacks over groups of all sizes, empty ones included. */
+/* Two stacks over groups of all sizes, empty ones included; of one some matrices have biases. */
 static void test_grouped(void **state)
 {
-    enum { COUNT = 6, ROWS = 40, COLUMNS = 33, N = 250 };
+    enum { COUNT = 6, ROWS = 90, COLUMNS = 33, N = 250 };
     const uint32_t offsets[COUNT + 1] = {0, 0, 1, 14, 14, 250, 250};
     fixture_t f = open_device(2);
     const float *w = random_floats(&f, 2 * COUNT * ROWS * COLUMNS);
-    const float *x = random_floats(&f, N * COLUMNS);
+    const float *x = random_floats(&f, N * COLUMNS), *biases = random_floats(&f, COUNT * ROWS);
     float *y = allocate(&f, 2 * N * ROWS);
     moe_source_t sources[2 * COUNT];
     moe_linear_t jobs[2];
     moe_error_t error;
 
     for (size_t i = 0; i < 2 * COUNT; i++) {
-        sources[i] = (moe_source_t) {w + i * ROWS * COLUMNS, MOE_F32, COLUMNS, 1};
+        sources[i] = (moe_source_t) {
+            .data = w + i * ROWS * COLUMNS, .dtype = MOE_F32, .row_stride = COLUMNS,
+            .column_stride = 1, .bias = i < COUNT && i % 2 == 0 ? biases + i * ROWS : NULL
+        };
     }
     for (size_t j = 0; j < 2; j++) {
         jobs[j] = (moe_linear_t) {
@@ -157,8 +163,11 @@ static void test_grouped(void **state)
     for (size_t i = 0; i < 2 * COUNT; i++) {
         for (size_t n = offsets[i % COUNT]; n < offsets[i % COUNT + 1]; n++) {
             for (size_t r = 0; r < ROWS; r++) {
+                const float bias = sources[i].bias ? sources[i].bias[r] : 0;
+
                 assert_true(y[(i / COUNT * N + n) * ROWS + r]
-                            == dot(x + n * COLUMNS, w + (i * ROWS + r) * COLUMNS, 1, COLUMNS));
+                            == dot(bias, x + n * COLUMNS, w + (i * ROWS + r) * COLUMNS, 1,
+                                   COLUMNS));
             }
         }
     }

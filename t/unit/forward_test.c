@@ -36,6 +36,7 @@ static tiny_model_t model_of(size_t index)
         return tiny_model_defaults();
     }
     options = tiny_model_gqa(grouped[index - 1]);
+    options.biases = index == 3;
     if (index == 2) {
         options.heads = 20;             /* more of a group than fit a panel */
         options.kv_heads = 1;

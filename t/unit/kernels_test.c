@@ -82,7 +82,7 @@ static void *pack(float *w, size_t columns, size_t depth, moe_element_t element)
 
 typedef struct {
     size_t columns, depth;
-    float *w, *x, *y;               /* x: 40 rows */
+    float *w, *x, *bias;            /* x: 40 rows; bias NULL: none */
     void *panels;
     moe_element_t element;
 } product_case_t;
@@ -92,7 +92,7 @@ static void check_product(const product_case_t *c, const float *y, size_t rows)
 {
     for (size_t r = 0; r < rows; r++) {
         for (size_t o = 0; o < c->columns; o++) {
-            double sum = 0, bound = 0;
+            double sum = c->bias ? (double) c->bias[o] : 0, bound = fabs(sum);
 
             for (size_t i = 0; i < c->depth; i++) {
                 const double term = (double) c->x[r * c->depth + i] * c->w[o * c->depth + i];
@@ -100,7 +100,7 @@ static void check_product(const product_case_t *c, const float *y, size_t rows)
                 sum += term;
                 bound += fabs(term);
             }
-            assert_near(y[r * c->columns + o], sum, (double) c->depth * EPSILON * bound);
+            assert_near(y[r * c->columns + o], sum, (double) (c->depth + 1) * EPSILON * bound);
         }
         assert_true(y[rows * c->columns] == -1.0f);     /* nothing is written behind the end */
     }
@@ -118,7 +118,8 @@ static void run_product_case(const product_case_t *c)
         float *y = malloc((rows * c->columns + 1) * sizeof(float));
         const moe_product_t product = {
             .panels = c->panels, .element = c->element, .depth = c->depth, .columns = c->columns,
-            .x = c->x, .x_stride = c->depth, .y = y, .y_stride = c->columns, .rows = rows,
+            .bias = c->bias, .x = c->x, .x_stride = c->depth, .y = y, .y_stride = c->columns,
+            .rows = rows,
         };
 
         y[rows * c->columns] = -1.0f;
@@ -151,6 +152,9 @@ static void test_product(void **state)
                 t.x = random_floats(40 * t.depth, 3);
                 t.panels = pack(t.w, t.columns, t.depth, t.element);
                 run_product_case(&t);
+                t.bias = random_floats(t.columns, 2);
+                run_product_case(&t);
+                free(t.bias);
                 free(t.panels);
                 free(t.x);
                 free(t.w);

@@ -407,7 +407,7 @@ static void test_damaged_grouped_configs(void **state)
         { NULL, "num_experts", "config.json: num_experts: missing" },
         { NULL, "rope_theta", "config.json: rope_theta: missing" },
         { "{\"clip_qkv\": 8.0}", NULL, "clip_qkv: clipping is not supported" },
-        { "{\"attention_bias\": true}", NULL, "attention_bias: true is not supported" },
+        { "{\"attention_bias\": true}", NULL, "layers.0.self_attn.q_proj.bias: missing" },
         { "{\"num_key_value_heads\": 4}", NULL, "num_key_value_heads: 4 does not divide" },
         { "{\"num_key_value_heads\": 12}", NULL, "num_key_value_heads: 12 is not within 1..6" },
         { "{\"num_key_value_heads\": 3}", NULL, "self_attn.k_proj.weight: shape [32, 64]" },

@@ -31,6 +31,7 @@ typedef struct {
     uint32_t hidden, vocabulary, layers, dense_layers, context;
     uint32_t heads, q_lora, kv_lora, nope, rope, value;         /* q_lora 0: null in the config */
     uint32_t kv_heads, head;                                    /* of families with GQA */
+    uint32_t biases;                                            /* of attention: 1: yes */
     uint32_t dense_width, expert_width, experts, top_k, groups, groups_kept, shared;
     int normalise, tied, yarn, interleaved, mtp;
     double scale;                                               /* routed_scaling_factor */
@@ -257,6 +258,12 @@ static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, ui
     tiny_weight(files, o, prefix, "k_proj.weight", kv, o->hidden);
     tiny_weight(files, o, prefix, "v_proj.weight", kv, o->hidden);
     tiny_weight(files, o, prefix, "o_proj.weight", o->hidden, q);
+    if (o->biases) {
+        tiny_tensor(files, o->dtype, prefix, "q_proj.bias", q, 0, 0, 0.5f);
+        tiny_tensor(files, o->dtype, prefix, "k_proj.bias", kv, 0, 0, 0.5f);
+        tiny_tensor(files, o->dtype, prefix, "v_proj.bias", kv, 0, 0, 0.5f);
+        tiny_tensor(files, o->dtype, prefix, "o_proj.bias", o->hidden, 0, 0, 0.5f);
+    }
     if (!mixtral) {
         tiny_norm(files, o, prefix, "q_norm.weight", whole ? q : o->head);
         tiny_norm(files, o, prefix, "k_norm.weight", whole ? kv : o->head);
@@ -327,6 +334,9 @@ static inline json_t *tiny_gqa_config(const tiny_model_t *o)
     }
     for (uint32_t i = 0; i < o->dense_layers; i++) {
         json_array_append_new(dense, json_integer(i));
+    }
+    if (o->biases) {
+        json_object_set_new(config, "attention_bias", json_true());
     }
     if (qwen) {
         json_object_set_new(config, "moe_intermediate_size", json_integer(o->expert_width));
