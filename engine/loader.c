@@ -23,7 +23,7 @@ static moe_source_t weight_source(const moe_weight_t *weight)
 {
     return (moe_source_t) {
         .data = weight_data(weight), .dtype = weight->tensor->dtype, .row_stride = weight->columns,
-        .column_stride = 1, .bias = weight->bias
+        .column_stride = 1, .bias = weight->bias, .paired = weight->tensor->paired
     };
 }
 

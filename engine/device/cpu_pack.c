@@ -42,17 +42,32 @@ size_t moe_pack_element_size(moe_element_t element)
 }
 
 
+/* The element that row `row` begins with. */
+static size_t row_start(const moe_source_t *source, size_t row)
+{
+    if (source->paired > 0) {
+        const size_t half = source->paired / 2, within = row % source->paired;
+
+        row += (within < half ? 2 * within : 2 * (within - half) + 1) - within;
+    }
+    return row * source->row_stride;
+}
+
+
 /* A panel whose row 0 is `row` of the source; `rows` of 16 exist.  The element size is a constant
  * where this is inlined. */
 MOE_INLINE void copy_panel(const moe_source_t *source, const size_t size, size_t row, size_t rows,
                            size_t columns, char *panel)
 {
-    const char *data = (const char *) source->data + row * source->row_stride * size;
+    const char *starts[MOE_PANEL];
 
+    for (size_t r = 0; r < rows; r++) {
+        starts[r] = (const char *) source->data + row_start(source, row + r) * size;
+    }
     for (size_t c = 0; c < columns; c++) {
         for (size_t r = 0; r < rows; r++) {
             memcpy(panel + (c * MOE_PANEL + r) * size,
-                   data + (r * source->row_stride + c * source->column_stride) * size, size);
+                   starts[r] + c * source->column_stride * size, size);
         }
     }
 }
@@ -83,7 +98,7 @@ static void convert_rows(const moe_source_t *source, moe_element_t element, size
 
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < columns; c += block) {
-            moe_widen(source->dtype, element_at(source, (row + r) * source->row_stride + c), block,
+            moe_widen(source->dtype, element_at(source, row_start(source, row + r) + c), block,
                       values);
             for (size_t i = 0; i < block; i++) {
                 put(panel, element, (c + i) * MOE_PANEL + r, values[i]);
@@ -117,7 +132,7 @@ static void convert_elements(const moe_source_t *source, moe_element_t element, 
 
     for (size_t c = 0; c < columns; c++) {
         for (size_t r = 0; r < rows; r++) {
-            moe_widen(source->dtype, element_at(source, (row + r) * source->row_stride
+            moe_widen(source->dtype, element_at(source, row_start(source, row + r)
                                                             + c * source->column_stride),
                       1, &value);
             put(panel, element, c * MOE_PANEL + r, value);

@@ -37,6 +37,8 @@ typedef struct {
     moe_dtype_t dtype;
     size_t row_stride, column_stride;   /* elements */
     const float *bias;                  /* [rows], added to what each row gives; NULL: none */
+    uint32_t paired;                    /* > 0: of each `paired` rows, r and r + paired / 2 lie one
+                                         * behind the other, for all r in turn */
 } moe_source_t;
 
 /* The rows of a step, in device memory: row i is token tokens[i] at positions[i] of the sequence

@@ -5,7 +5,41 @@
 
 static const moe_gguf_architecture_t *const architectures[] = {
     &moe_gguf_deepseek2,
+    &moe_gguf_llama,
+    &moe_gguf_olmoe,
+    &moe_gguf_qwen3moe,
     NULL
+};
+
+const moe_tensor_name_t moe_gguf_in_layer[] = {
+    { "eh_proj.weight", "nextn.eh_proj.weight" },
+    { "input_layernorm.weight", "attn_norm.weight" },
+    { "mlp.down_proj.weight", "ffn_down.weight" },
+    { "mlp.experts.down_proj.weight", "ffn_down_exps.weight" },
+    { "mlp.experts.gate_proj.weight", "ffn_gate_exps.weight" },
+    { "mlp.experts.up_proj.weight", "ffn_up_exps.weight" },
+    { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias" },
+    { "mlp.gate.weight", "ffn_gate_inp.weight" },
+    { "mlp.gate_proj.weight", "ffn_gate.weight" },
+    { "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight" },
+    { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight" },
+    { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight" },
+    { "mlp.up_proj.weight", "ffn_up.weight" },
+    { "post_attention_layernorm.weight", "ffn_norm.weight" },
+    { "self_attn.k_norm.weight", "attn_k_norm.weight" },
+    { "self_attn.k_proj.weight", "attn_k.weight" },
+    { "self_attn.o_proj.weight", "attn_output.weight" },
+    { "self_attn.q_norm.weight", "attn_q_norm.weight" },
+    { "self_attn.q_proj.weight", "attn_q.weight" },
+    { "self_attn.v_proj.weight", "attn_v.weight" },
+    { NULL, NULL }
+};
+
+const moe_tensor_name_t moe_gguf_outside[] = {
+    { "lm_head.weight", "output.weight" },
+    { "model.embed_tokens.weight", "token_embd.weight" },
+    { "model.norm.weight", "output_norm.weight" },
+    { NULL, NULL }
 };
 
 static const moe_gguf_key_t common_keys[] = {
@@ -94,6 +128,17 @@ void moe_gguf_set(moe_gguf_translation_t *translation, json_t *object, const cha
 }
 
 
+void moe_gguf_default(moe_gguf_translation_t *translation, const char *key, json_t *value,
+                      const char *stored)
+{
+    if (moe_gguf_has(translation, stored)) {
+        json_decref(value);
+    } else {
+        moe_gguf_set(translation, translation->config, key, value, stored);
+    }
+}
+
+
 void moe_gguf_drop_zero(moe_gguf_translation_t *translation, const char *key)
 {
     const json_t *value = json_object_get(translation->config, key);
@@ -168,6 +213,17 @@ static int is_stored(const moe_gguf_key_t *keys, const char *stored)
 }
 
 
+static int is_known(const moe_gguf_architecture_t *architecture, const char *stored)
+{
+    for (size_t i = 0; i < MOE_GGUF_KEY_TABLES && architecture->keys[i] != NULL; i++) {
+        if (is_stored(architecture->keys[i], stored)) {
+            return 1;
+        }
+    }
+    return is_stored(common_keys, stored) || is_stored(scaling_keys, stored);
+}
+
+
 /* Keys of the architecture that nobody understands may change what the model computes. */
 static void check_keys(moe_gguf_translation_t *t)
 {
@@ -176,11 +232,8 @@ static void check_keys(moe_gguf_translation_t *t)
     json_t *value;
 
     json_object_foreach((json_t *) (uintptr_t) t->metadata.object, key, value) {
-        const char *stored = key + length + 1;
-
         if (strncmp(key, t->architecture->architecture, length) == 0 && key[length] == '.'
-            && !is_stored(common_keys, stored) && !is_stored(scaling_keys, stored)
-            && !is_stored(t->architecture->keys, stored))
+            && !is_known(t->architecture, key + length + 1))
         {
             moe_config_fail(&t->metadata, key,
                             "unknown key: it may change what the model computes");
@@ -224,7 +277,9 @@ int moe_gguf_config(moe_config_t *config, const json_t *metadata, const char *wh
     if (!t.metadata.failed) {
         moe_tensors_translate(tensors, &t.architecture->tensors);
         rename_keys(&t, t.config, common_keys);
-        rename_keys(&t, t.config, t.architecture->keys);
+        for (size_t i = 0; i < MOE_GGUF_KEY_TABLES && t.architecture->keys[i] != NULL; i++) {
+            rename_keys(&t, t.config, t.architecture->keys[i]);
+        }
         complete_common(&t);
         t.architecture->complete(&t);
         check_keys(&t);

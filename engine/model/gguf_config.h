@@ -21,20 +21,27 @@ typedef struct moe_gguf_architecture_s moe_gguf_architecture_t;
 typedef struct {
     const moe_gguf_architecture_t *architecture;
     moe_config_t metadata;              /* for typed reading, keys by moe_gguf_name */
-    const moe_tensors_t *tensors;
+    moe_tensors_t *tensors;
     json_t *config, *names;             /* what comes out: see moe_config_t */
     json_t *scaling;                    /* config's rope_scaling; borrowed, NULL: none */
 } moe_gguf_translation_t;
 
+#define MOE_GGUF_KEY_TABLES 2u
+
 struct moe_gguf_architecture_s {
     const char *architecture;           /* general.architecture */
-    const moe_gguf_key_t *keys;         /* besides those of every architecture; ends with a NULL */
+    /* Besides those of every architecture; each ends with a NULL.  NULL: no more. */
+    const moe_gguf_key_t *keys[MOE_GGUF_KEY_TABLES];
     moe_tensor_names_t tensors;
     /* After the tables.  Failures are noted in metadata. */
     void (*complete)(moe_gguf_translation_t *translation);
 };
 
 extern const moe_gguf_architecture_t moe_gguf_deepseek2;
+extern const moe_gguf_architecture_t moe_gguf_llama, moe_gguf_olmoe, moe_gguf_qwen3moe;
+
+/* Names of tensors that architectures have in common. */
+extern const moe_tensor_name_t moe_gguf_in_layer[], moe_gguf_outside[];
 
 /*
  * Translates the metadata of the file `where` and names the set's tensors.  The caller owns the
@@ -59,6 +66,10 @@ uint32_t moe_gguf_uint_or(moe_gguf_translation_t *translation, const char *store
  * in the file.  Takes over the value. */
 void moe_gguf_set(moe_gguf_translation_t *translation, json_t *object, const char *key,
                   json_t *value, const char *stored);
+
+/* Sets `key` of the config where the file has no `stored`.  Takes over the value. */
+void moe_gguf_default(moe_gguf_translation_t *translation, const char *key, json_t *value,
+                      const char *stored);
 
 /* Writers put 0 where a key has no value. */
 void moe_gguf_drop_zero(moe_gguf_translation_t *translation, const char *key);

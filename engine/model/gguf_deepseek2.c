@@ -40,37 +40,14 @@ static const moe_gguf_key_t keys[] = {
 };
 
 static const moe_tensor_name_t in_layer[] = {
-    { "eh_proj.weight", "nextn.eh_proj.weight" },
-    { "input_layernorm.weight", "attn_norm.weight" },
-    { "mlp.down_proj.weight", "ffn_down.weight" },
-    { "mlp.experts.down_proj.weight", "ffn_down_exps.weight" },
-    { "mlp.experts.gate_proj.weight", "ffn_gate_exps.weight" },
-    { "mlp.experts.up_proj.weight", "ffn_up_exps.weight" },
-    { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias" },
-    { "mlp.gate.weight", "ffn_gate_inp.weight" },
-    { "mlp.gate_proj.weight", "ffn_gate.weight" },
-    { "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight" },
-    { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight" },
-    { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight" },
-    { "mlp.up_proj.weight", "ffn_up.weight" },
-    { "post_attention_layernorm.weight", "ffn_norm.weight" },
     { "self_attn.k_b_proj.weight", "attn_k_b.weight" },
     { "self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight" },
     { "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight" },
     { "self_attn.kv_b_proj.weight", "attn_kv_b.weight" },
-    { "self_attn.o_proj.weight", "attn_output.weight" },
     { "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight" },
     { "self_attn.q_a_proj.weight", "attn_q_a.weight" },
     { "self_attn.q_b_proj.weight", "attn_q_b.weight" },
-    { "self_attn.q_proj.weight", "attn_q.weight" },
     { "self_attn.v_b_proj.weight", "attn_v_b.weight" },
-    { NULL, NULL }
-};
-
-static const moe_tensor_name_t outside[] = {
-    { "lm_head.weight", "output.weight" },
-    { "model.embed_tokens.weight", "token_embd.weight" },
-    { "model.norm.weight", "output_norm.weight" },
     { NULL, NULL }
 };
 
@@ -168,9 +145,7 @@ static void set_router(moe_gguf_translation_t *t)
                  json_string(sigmoid ? "noaux_tc"
                              : number_of(t, "n_group") > 1 ? "group_limited_greedy" : "greedy"),
                  "expert_gating_func");
-    if (!moe_gguf_has(t, "expert_weights_norm")) {
-        moe_gguf_set(t, t->config, "norm_topk_prob", json_false(), "expert_weights_norm");
-    }
+    moe_gguf_default(t, "norm_topk_prob", json_false(), "expert_weights_norm");
     moe_gguf_drop_zero(t, "routed_scaling_factor");
 }
 
@@ -203,6 +178,6 @@ static void complete(moe_gguf_translation_t *translation)
 
 
 const moe_gguf_architecture_t moe_gguf_deepseek2 = {
-    .architecture = "deepseek2", .keys = keys, .tensors = { in_layer, outside },
-    .complete = complete
+    .architecture = "deepseek2", .keys = { keys },
+    .tensors = { { in_layer, moe_gguf_in_layer }, moe_gguf_outside }, .complete = complete
 };

@@ -87,8 +87,10 @@ int moe_model_take_experts(moe_model_t *model, moe_error_t *error, moe_weight_t 
                            const char *name)
 {
     moe_weight_t all;
+    char single[256];
 
-    if (!moe_tensors_merges_experts(model->tensors)) {
+    snprintf(single, sizeof(single), "%s0.%s", prefix, name);
+    if (!moe_tensors_merges_experts(model->tensors, single)) {
         for (uint32_t i = 0; i < count; i++) {
             if (moe_model_take_weight(model, error, weight_at(first, step, i), rows, columns,
                                       "%s%u.%s", prefix, i, name) != 0)

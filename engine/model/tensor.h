@@ -23,6 +23,8 @@ typedef struct {
     const void *data;                   /* into the mapping, row-major; once taken it is aligned to
                                          * its element (copied where the file does not align it) */
     size_t size;                        /* bytes */
+    uint32_t paired;                    /* > 0: the rows of each head of so many lie in the order 0,
+                                         * paired / 2, 1, paired / 2 + 1, ... */
 } moe_tensor_t;
 
 /* The set of tensors of a model. */
@@ -44,21 +46,30 @@ moe_tensors_t *moe_tensors_open_gguf(const char *path, json_t **metadata, moe_er
 
 /*
  * Families ask for tensors by the names of Hugging Face's layout.  A set whose files name them
- * otherwise translates: in a layer ("model.layers.N." against "blk.N."), and outside.  Tables end
- * with a NULL and live as long as the set; a name that is in neither is not there.
+ * otherwise translates: in a layer ("model.layers.N." against "blk.N."), and outside.  A '*' stands
+ * for a number, the same in both names.  Tables end with a NULL and live as long as the set; the
+ * first row that fits counts, a name that is in none is not there.  Dimensions of one element in
+ * front are not told apart from none in such files.
  */
 typedef struct {
     const char *name, *stored;
 } moe_tensor_name_t;
 
+#define MOE_TENSOR_TABLES 3u
+
 typedef struct {
-    const moe_tensor_name_t *in_layer, *outside;
+    const moe_tensor_name_t *in_layer[MOE_TENSOR_TABLES];       /* NULL: no more */
+    const moe_tensor_name_t *outside;
 } moe_tensor_names_t;
 
 void moe_tensors_translate(moe_tensors_t *tensors, const moe_tensor_names_t *names);
 
-/* 1 when a layer's experts lie in one tensor [experts, rows, columns] (GGUF). */
-int moe_tensors_merges_experts(const moe_tensors_t *tensors);
+/* 1 when a layer's experts lie in one tensor [experts, rows, columns], as in most GGUF files: not
+ * where there is a tensor `single`, the first expert's own. */
+int moe_tensors_merges_experts(const moe_tensors_t *tensors, const char *single);
+
+/* Says of the tensor, where there is one, how its rows lie: see moe_tensor_t. */
+void moe_tensors_set_paired(moe_tensors_t *tensors, const char *name, uint32_t paired);
 
 void moe_tensors_close(moe_tensors_t *tensors);
 

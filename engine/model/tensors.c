@@ -23,6 +23,7 @@
 #define INDEX_FILE "model.safetensors.index.json"
 #define SHARDS_LIMIT 4096u
 #define NAME_SIZE 256
+#define DIGITS "0123456789"
 
 typedef struct {
     char *name;                 /* without directory */
@@ -75,14 +76,53 @@ static moe_tensor_entry_t *find(const moe_tensors_t *tensors, const char *name)
 }
 
 
-static const char *stored_name(const moe_tensor_name_t *names, const char *name)
+/* 1 when `name` is what the pattern says; the `digits` that its '*' stands for begin at *number. */
+static int fits(const char *pattern, const char *name, const char **number, size_t *digits)
 {
-    for (; names->name != NULL; names++) {
-        if (strcmp(names->name, name) == 0) {
-            return names->stored;
+    const char *star = strchr(pattern, '*');
+    size_t length = star != NULL ? (size_t) (star - pattern) : 0;
+
+    if (star == NULL || strncmp(pattern, name, length) != 0) {
+        return strcmp(pattern, name) == 0;
+    }
+    *number = name + length;
+    *digits = strspn(*number, DIGITS);
+    return *digits > 0 && strcmp(*number + *digits, star + 1) == 0;
+}
+
+
+/* Puts the stored name of `name` into `text`.  0, or -1 when the table has none. */
+static int find_name(const moe_tensor_name_t *names, const char *name, char text[NAME_SIZE])
+{
+    const char *number = "", *star;
+    size_t digits = 0;
+
+    while (names->name != NULL && !fits(names->name, name, &number, &digits)) {
+        names++;
+    }
+    if (names->name == NULL) {
+        return -1;
+    }
+    star = strchr(names->stored, '*');
+    if (star == NULL) {
+        snprintf(text, NAME_SIZE, "%s", names->stored);
+    } else {
+        snprintf(text, NAME_SIZE, "%.*s%.*s%s", (int) (star - names->stored), names->stored,
+                 (int) digits, number, star + 1);
+    }
+    return 0;
+}
+
+
+static int find_name_in_layer(const moe_tensor_names_t *names, const char *name,
+                              char text[NAME_SIZE])
+{
+    for (size_t i = 0; i < MOE_TENSOR_TABLES && names->in_layer[i] != NULL; i++) {
+        if (find_name(names->in_layer[i], name, text) == 0) {
+            return 0;
         }
     }
-    return NULL;
+    return -1;
 }
 
 
@@ -91,25 +131,24 @@ static const char *stored_name(const moe_tensor_name_t *names, const char *name)
 static const char *translate(const moe_tensors_t *tensors, const char *name, char text[NAME_SIZE])
 {
     static const char layers[] = "model.layers.";
-    const char *stored;
+    const char *layer = name + strlen(layers);
+    char stored[NAME_SIZE] = "";
     size_t digits;
 
     if (tensors->names == NULL) {
         return name;
     }
     if (strncmp(name, layers, strlen(layers)) != 0) {
-        stored = stored_name(tensors->names->outside, name);
-        return stored != NULL ? stored : name;
+        return find_name(tensors->names->outside, name, text) == 0 ? text : name;
     }
-    name += strlen(layers);
-    digits = strspn(name, "0123456789");
-    stored = name[digits] != '.' ? NULL
-             : name[digits + 1] == '\0' ? ""
-             : stored_name(tensors->names->in_layer, name + digits + 1);
-    if (stored == NULL) {
-        return name - strlen(layers);
+    digits = strspn(layer, DIGITS);
+    if (layer[digits] != '.'
+        || (layer[digits + 1] != '\0'
+            && find_name_in_layer(tensors->names, layer + digits + 1, stored) != 0))
+    {
+        return name;
     }
-    snprintf(text, NAME_SIZE, "blk.%.*s.%s", (int) digits, name, stored);
+    snprintf(text, NAME_SIZE, "blk.%.*s.%.*s", (int) digits, layer, NAME_SIZE - 32, stored);
     return text;
 }
 
@@ -389,9 +428,20 @@ void moe_tensors_translate(moe_tensors_t *tensors, const moe_tensor_names_t *nam
 }
 
 
-int moe_tensors_merges_experts(const moe_tensors_t *tensors)
+int moe_tensors_merges_experts(const moe_tensors_t *tensors, const char *single)
 {
-    return tensors->names != NULL;
+    return tensors->names != NULL && moe_tensors_find(tensors, single) == NULL;
+}
+
+
+void moe_tensors_set_paired(moe_tensors_t *tensors, const char *name, uint32_t paired)
+{
+    char text[NAME_SIZE];
+    moe_tensor_entry_t *entry = find(tensors, translate(tensors, name, text));
+
+    if (entry != NULL) {
+        entry->tensor.paired = paired;
+    }
 }
 
 
@@ -448,13 +498,24 @@ static void print_shape(char *text, size_t size, unsigned n_dims, const uint64_t
 }
 
 
-static int check_taken(const moe_tensor_entry_t *entry, unsigned n_dims, const uint64_t *shape,
-                       moe_error_t *error)
+static int has_shape(const moe_tensors_t *tensors, const moe_tensor_t *tensor, unsigned n_dims,
+                     const uint64_t *shape)
+{
+    while (tensors->names != NULL && n_dims > tensor->n_dims && shape[0] == 1) {
+        n_dims--;
+        shape++;
+    }
+    return tensor->n_dims == n_dims && memcmp(tensor->shape, shape, n_dims * sizeof(*shape)) == 0;
+}
+
+
+static int check_taken(const moe_tensors_t *tensors, const moe_tensor_entry_t *entry,
+                       unsigned n_dims, const uint64_t *shape, moe_error_t *error)
 {
     const moe_tensor_t *tensor = &entry->tensor;
     char found[192], expected[192];
 
-    if (tensor->n_dims != n_dims || memcmp(tensor->shape, shape, n_dims * sizeof(*shape)) != 0) {
+    if (!has_shape(tensors, tensor, n_dims, shape)) {
         print_shape(found, sizeof(found), tensor->n_dims, tensor->shape);
         print_shape(expected, sizeof(expected), n_dims, shape);
         return moe_fail(error, MOE_BAD_MODEL, "%s: shape %s, expected %s", tensor->name, found,
@@ -504,7 +565,7 @@ const moe_tensor_t *moe_tensors_take(moe_tensors_t *tensors, moe_error_t *error,
         moe_fail(error, MOE_BAD_MODEL, "%s: %s: missing", tensors->source, name);
         return NULL;
     }
-    if (check_taken(entry, n_dims, shape, error) != 0 || align(entry, error) != 0) {
+    if (check_taken(tensors, entry, n_dims, shape, error) != 0 || align(entry, error) != 0) {
         moe_fail_in(error, "%s", tensors->shards[entry->file].name);
         return NULL;
     }

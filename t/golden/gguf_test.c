@@ -171,6 +171,35 @@ static void test_tiny_logits(void **state)
 }
 
 
+/* Families with grouped queries, their numbers in all ways of packing. */
+static void test_grouped_queries(void **state)
+{
+    static const char *const families[] = { "olmoe", "mixtral", "qwen3_moe" };
+    static const uint32_t types[] = { GGUF_F32, GGUF_F16, GGUF_BF16 };
+    static const char *const dtypes[] = { "F32", "F16", "BF16" };
+
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        for (int legacy = 0; legacy < 2; legacy++) {
+            const size_t type = (i + (size_t) legacy) % 3;
+            tiny_model_t options = tiny_model_gqa(families[i]);
+            const gguf_options_t gguf = { .type = types[type], .legacy = legacy };
+            char *directory = tiny_directory();
+            tiny_files_t files;
+
+            options.dtype = dtypes[type];
+            options.normalise = strcmp(families[i], "olmoe") != 0;
+            options.yarn = legacy;
+            options.tied = legacy;
+            files = tiny_model_make(&options);
+            tiny_model_save(&files, directory);
+            assert_true(compare(directory, &gguf, "/model.gguf") == 0);
+            tiny_directory_remove(directory);
+            tiny_model_free(&files);
+        }
+    }
+}
+
+
 static void encode(const char *path, const char *string, int trusted, moe_ids_t *ids)
 {
     moe_tokenizer_t *tokenizer;
@@ -271,6 +300,7 @@ int main(void)
         cmocka_unit_test(test_demo_logits),
         cmocka_unit_test(test_formats),
         cmocka_unit_test(test_tiny_logits),
+        cmocka_unit_test(test_grouped_queries),
         cmocka_unit_test(test_texts),
     };
 

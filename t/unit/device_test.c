@@ -114,7 +114,8 @@ static void test_mixed_types(void **state)
     const uint16_t half[2] = {0x3c00, 0xc000}, brain[2] = {0x3f80, 0x4040};
     const float single[2] = {0.1f, 0.2f}, expected[3][2] = {{1, -2}, {1, 3}, {0.1f, 0.2f}};
     const moe_source_t sources[3] = {
-        {half, MOE_F16, 2, 1, NULL}, {brain, MOE_BF16, 2, 1, NULL}, {single, MOE_F32, 2, 1, NULL}
+        {half, MOE_F16, 2, 1, NULL, 0}, {brain, MOE_BF16, 2, 1, NULL, 0},
+        {single, MOE_F32, 2, 1, NULL, 0}
     };
     fixture_t f = open_device(1);
     float *x = allocate(&f, 2), *y = allocate(&f, 3);
@@ -128,6 +129,46 @@ static void test_mixed_types(void **state)
         f.ops->linear(f.device, &job, 1, 1);
         for (size_t i = 0; i < 3; i++) {
             assert_true(y[i] == expected[i][c]);
+        }
+    }
+    close_device(&f);
+}
+
+
+/* Rows whose halves of a head are stored in pairs, in all ways of packing. */
+static void test_paired_rows(void **state)
+{
+    enum { HEAD = 20, ROWS = 2 * HEAD, COLUMNS = 32 };
+    static const moe_dtype_t types[] = {MOE_F32, MOE_BF16, MOE_Q8_0};
+    float stored[ROWS * COLUMNS] = {0}, one[COLUMNS] = {1};
+    _Alignas(4) unsigned char data[3][sizeof(stored)];
+    fixture_t f = open_device(1);
+    float *y = allocate(&f, 3 * ROWS);
+    moe_source_t sources[3];
+    moe_error_t error;
+
+    /* Row r, which is about the number r, stands where pairs put it. */
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const uint32_t within = r % HEAD, half = within / (HEAD / 2);
+        float *row = stored + (r - within + 2 * (within % (HEAD / 2)) + half) * COLUMNS;
+
+        row[0] = (float) r;
+        row[1] = 127;                   /* Q8_0's scale is 1 */
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        moe_narrow(types[i], stored, ROWS * COLUMNS, data[i]);
+        sources[i] = (moe_source_t) {data[i], types[i], COLUMNS, 1, NULL, HEAD};
+    }
+    for (uint32_t first = 0; first < 3; first++) {
+        for (uint32_t count = 1; count <= 3 - first; count++) {
+            moe_matrix_t *matrix = f.ops->pack(f.device, sources + first, count, ROWS, COLUMNS,
+                                               &error);
+            const moe_linear_t job = {matrix, one, COLUMNS, 0, y, count * ROWS, ROWS};
+
+            f.ops->linear(f.device, &job, 1, 1);
+            for (uint32_t r = 0; r < count * ROWS; r++) {
+                assert_true(y[r] == (float) (r % ROWS));
+            }
         }
     }
     close_device(&f);
@@ -324,6 +365,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stack),
         cmocka_unit_test(test_mixed_types),
+        cmocka_unit_test(test_paired_rows),
         cmocka_unit_test(test_grouped),
         cmocka_unit_test(test_dispatch),
         cmocka_unit_test(test_convert),

@@ -1,7 +1,8 @@
 /*
- * A model of the DeepSeek families out of its directory into GGUF, as llama.cpp's converter writes
- * it (architecture deepseek2): vectors and router in f32, experts of a layer in one tensor,
- * kv_b_proj cut in two with its keys transposed, layers for multi-token prediction left out.
+ * A model out of its directory into GGUF, as llama.cpp's converter writes it: vectors and router in
+ * f32, experts of a layer in one tensor.  DeepSeek's (architecture deepseek2): kv_b_proj cut in two
+ * with its keys transposed, layers for multi-token prediction left out.  Mixtral's (llama): rows of
+ * q and k in pairs.
  */
 
 #ifndef GGUF_CONVERT_H
@@ -13,7 +14,8 @@
 
 typedef struct {
     uint32_t type;              /* of the matrices */
-    int legacy;                 /* as older converters: kv_b_proj whole, a head's own sizes */
+    int legacy;                 /* as older converters: kv_b_proj whole, a head's own sizes; a
+                                 * tensor for each of Mixtral's experts; keys left out */
     uint32_t parts;             /* files; 0 or 1: one */
     int prediction;             /* a block for multi-token prediction behind the last one */
     int random;                 /* matrices of any numbers: where rows are whole blocks of it, in */
@@ -25,6 +27,7 @@ typedef struct {
     const gguf_options_t *options;
     const moe_tensors_t *tensors;
     const json_t *config;
+    const char *model_type, *architecture;
     gguf_writer_t *writers[8];
     uint32_t n_tensors;
     uint64_t random;
@@ -43,6 +46,22 @@ static inline json_t *gguf_load_json(const char *directory, const char *name)
 static inline uint32_t gguf_setting(const gguf_conversion_t *c, const char *key)
 {
     return (uint32_t) json_integer_value(json_object_get(c->config, key));
+}
+
+
+static inline int gguf_is(const gguf_conversion_t *c, const char *model_type)
+{
+    return strcmp(c->model_type, model_type) == 0;
+}
+
+
+/* "ARCHITECTURE.key", until the next call. */
+static inline const char *gguf_own(const gguf_conversion_t *c, const char *key)
+{
+    static char name[96];
+
+    snprintf(name, sizeof(name), "%s.%s", c->architecture, key);
+    return name;
 }
 
 
@@ -101,6 +120,27 @@ static inline void gguf_add(gguf_conversion_t *c, const char *name, uint32_t typ
 }
 
 
+/* Rows of each head: [2][head / 2] becomes [head / 2][2]. */
+static inline void gguf_pair_rows(const gguf_conversion_t *c, float *values, size_t rows,
+                                  size_t columns)
+{
+    const size_t head = gguf_setting(c, "head_dim"), size = rows * columns * sizeof(float);
+    float *copy = malloc(size);
+
+    gguf_check(copy != NULL, "malloc");
+    memcpy(copy, values, size);
+    for (size_t h = 0; h < rows; h += head) {
+        for (size_t half = 0; half < 2; half++) {
+            for (size_t j = 0; j < head / 2; j++) {
+                memcpy(values + (h + 2 * j + half) * columns,
+                       copy + (h + half * head / 2 + j) * columns, columns * sizeof(float));
+            }
+        }
+    }
+    free(copy);
+}
+
+
 /* A tensor that only changes its name; none where the model has none. */
 static inline void gguf_copy(gguf_conversion_t *c, const char *name, const char *stored)
 {
@@ -113,6 +153,9 @@ static inline void gguf_copy(gguf_conversion_t *c, const char *name, const char 
     if (values != NULL) {
         uint64_t dims[2] = { tensor->shape[tensor->n_dims - 1], tensor->shape[0] };
 
+        if (gguf_is(c, "mixtral") && (strstr(stored, "attn_q.") || strstr(stored, "attn_k."))) {
+            gguf_pair_rows(c, values, dims[1], dims[0]);
+        }
         gguf_add(c, stored, plain ? GGUF_F32 : c->options->type, tensor->n_dims, dims, values);
     }
     free(values);
@@ -122,14 +165,17 @@ static inline void gguf_copy(gguf_conversion_t *c, const char *name, const char 
 static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char *name,
                                 const char *stored)
 {
-    const uint32_t experts = gguf_setting(c, "n_routed_experts");
+    const uint32_t experts =
+        gguf_setting(c, gguf_is(c, "mixtral") ? "num_local_experts"
+                        : gguf_setting(c, "n_routed_experts") ? "n_routed_experts" : "num_experts");
     uint64_t dims[3] = { 0, 0, experts };
     float *all = NULL, *values;
     size_t count;
     char text[160];
 
     for (uint32_t e = 0; e < experts; e++) {
-        snprintf(text, sizeof(text), "model.layers.%u.mlp.experts.%u.%s", layer, e, name);
+        snprintf(text, sizeof(text), "model.layers.%u.%s.experts.%u.%s.weight", layer,
+                 gguf_is(c, "mixtral") ? "block_sparse_moe" : "mlp", e, name);
         values = gguf_values(c, text, &count);
         if (values == NULL) {
             return;
@@ -141,8 +187,15 @@ static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char
         memcpy(all + e * count, values, count * sizeof(float));
         free(values);
     }
-    snprintf(text, sizeof(text), "blk.%u.%s", layer, stored);
-    gguf_add(c, text, c->options->type, 3, dims, all);
+    snprintf(text, sizeof(text), "blk.%u.%s_exps.weight", layer, stored);
+    if (c->options->legacy && gguf_is(c, "mixtral")) {
+        for (uint32_t e = 0; e < experts; e++) {
+            snprintf(text, sizeof(text), "blk.%u.%s.%u.weight", layer, stored, e);
+            gguf_add(c, text, c->options->type, 2, dims, all + e * count);
+        }
+    } else {
+        gguf_add(c, text, c->options->type, 3, dims, all);
+    }
     free(all);
 }
 
@@ -188,6 +241,10 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
         { "input_layernorm.weight", "attn_norm.weight" },
         { "post_attention_layernorm.weight", "ffn_norm.weight" },
         { "self_attn.q_proj.weight", "attn_q.weight" },
+        { "self_attn.k_proj.weight", "attn_k.weight" },
+        { "self_attn.v_proj.weight", "attn_v.weight" },
+        { "self_attn.q_norm.weight", "attn_q_norm.weight" },
+        { "self_attn.k_norm.weight", "attn_k_norm.weight" },
         { "self_attn.q_a_proj.weight", "attn_q_a.weight" },
         { "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight" },
         { "self_attn.q_b_proj.weight", "attn_q_b.weight" },
@@ -198,6 +255,7 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
         { "mlp.up_proj.weight", "ffn_up.weight" },
         { "mlp.down_proj.weight", "ffn_down.weight" },
         { "mlp.gate.weight", "ffn_gate_inp.weight" },
+        { "block_sparse_moe.gate.weight", "ffn_gate_inp.weight" },
         { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias" },
         { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight" },
         { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight" },
@@ -210,16 +268,16 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
         snprintf(stored, sizeof(stored), "blk.%u.%s", layer, names[i][1]);
         gguf_copy(c, name, stored);
     }
-    if (c->options->legacy) {
+    if (gguf_setting(c, "kv_lora_rank") == 0 || c->options->legacy) {
         snprintf(name, sizeof(name), "model.layers.%u.self_attn.kv_b_proj.weight", layer);
         snprintf(stored, sizeof(stored), "blk.%u.attn_kv_b.weight", layer);
         gguf_copy(c, name, stored);
     } else {
         gguf_keys_and_values(c, layer);
     }
-    gguf_experts(c, layer, "gate_proj.weight", "ffn_gate_exps.weight");
-    gguf_experts(c, layer, "up_proj.weight", "ffn_up_exps.weight");
-    gguf_experts(c, layer, "down_proj.weight", "ffn_down_exps.weight");
+    gguf_experts(c, layer, gguf_is(c, "mixtral") ? "w1" : "gate_proj", "ffn_gate");
+    gguf_experts(c, layer, gguf_is(c, "mixtral") ? "w3" : "up_proj", "ffn_up");
+    gguf_experts(c, layer, gguf_is(c, "mixtral") ? "w2" : "down_proj", "ffn_down");
 }
 
 
@@ -241,41 +299,64 @@ static inline void gguf_prediction(gguf_conversion_t *c)
 static inline void gguf_sizes(gguf_conversion_t *c, gguf_writer_t *w)
 {
     static const char *const keys[][2] = {
-        { "max_position_embeddings", "deepseek2.context_length" },
-        { "hidden_size", "deepseek2.embedding_length" },
-        { "intermediate_size", "deepseek2.feed_forward_length" },
-        { "num_attention_heads", "deepseek2.attention.head_count" },
-        { "num_experts_per_tok", "deepseek2.expert_used_count" },
-        { "first_k_dense_replace", "deepseek2.leading_dense_block_count" },
-        { "vocab_size", "deepseek2.vocab_size" },
-        { "q_lora_rank", "deepseek2.attention.q_lora_rank" },
-        { "kv_lora_rank", "deepseek2.attention.kv_lora_rank" },
-        { "moe_intermediate_size", "deepseek2.expert_feed_forward_length" },
-        { "n_routed_experts", "deepseek2.expert_count" },
-        { "n_shared_experts", "deepseek2.expert_shared_count" },
-        { "qk_rope_head_dim", "deepseek2.rope.dimension_count" },
-        { "n_group", "deepseek2.expert_group_count" },
-        { "topk_group", "deepseek2.expert_group_used_count" },
+        { "max_position_embeddings", "context_length" },
+        { "hidden_size", "embedding_length" },
+        { "intermediate_size", "feed_forward_length" },
+        { "num_attention_heads", "attention.head_count" },
+        { "num_experts_per_tok", "expert_used_count" },
+        { "first_k_dense_replace", "leading_dense_block_count" },
+        { "vocab_size", "vocab_size" },
+        { "q_lora_rank", "attention.q_lora_rank" },
+        { "kv_lora_rank", "attention.kv_lora_rank" },
+        { "moe_intermediate_size", "expert_feed_forward_length" },
+        { "n_routed_experts", "expert_count" },
+        { "num_experts", "expert_count" },
+        { "num_local_experts", "expert_count" },
+        { "n_shared_experts", "expert_shared_count" },
+        { "qk_rope_head_dim", "rope.dimension_count" },
+        { "n_group", "expert_group_count" },
+        { "topk_group", "expert_group_used_count" },
     };
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        if (json_is_integer(json_object_get(c->config, keys[i][0]))) {
+            gguf_uint(w, gguf_own(c, keys[i][1]), gguf_setting(c, keys[i][0]));
+        }
+    }
+    gguf_uint(w, gguf_own(c, "block_count"),
+              gguf_setting(c, "num_hidden_layers") + (c->options->prediction != 0));
+}
+
+
+static inline void gguf_mla_heads(gguf_conversion_t *c, gguf_writer_t *w)
+{
     const uint32_t rope = gguf_setting(c, "qk_rope_head_dim");
     const uint32_t head = gguf_setting(c, "qk_nope_head_dim") + rope;
     const uint32_t value = gguf_setting(c, "v_head_dim"), latent = gguf_setting(c, "kv_lora_rank");
     const int legacy = c->options->legacy;
 
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        if (json_is_integer(json_object_get(c->config, keys[i][0]))) {
-            gguf_uint(w, keys[i][1], gguf_setting(c, keys[i][0]));
-        }
-    }
-    gguf_uint(w, "deepseek2.block_count",
-              gguf_setting(c, "num_hidden_layers") + (c->options->prediction != 0));
-    gguf_uint(w, "deepseek2.attention.head_count_kv",
+    gguf_uint(w, gguf_own(c, "attention.head_count_kv"),
               legacy ? gguf_setting(c, "num_attention_heads") : 1);
-    gguf_uint(w, "deepseek2.attention.key_length", legacy ? head : latent + rope);
-    gguf_uint(w, "deepseek2.attention.value_length", legacy ? value : latent);
+    gguf_uint(w, gguf_own(c, "attention.key_length"), legacy ? head : latent + rope);
+    gguf_uint(w, gguf_own(c, "attention.value_length"), legacy ? value : latent);
     if (!legacy) {
-        gguf_uint(w, "deepseek2.attention.key_length_mla", head);
-        gguf_uint(w, "deepseek2.attention.value_length_mla", value);
+        gguf_uint(w, gguf_own(c, "attention.key_length_mla"), head);
+        gguf_uint(w, gguf_own(c, "attention.value_length_mla"), value);
+    }
+}
+
+
+static inline void gguf_gqa_heads(gguf_conversion_t *c, gguf_writer_t *w)
+{
+    const uint32_t head = gguf_setting(c, "head_dim");
+
+    gguf_uint(w, gguf_own(c, "attention.head_count_kv"), gguf_setting(c, "num_key_value_heads"));
+    if (gguf_setting(c, "hidden_size") / gguf_setting(c, "num_attention_heads") != head) {
+        gguf_uint(w, gguf_own(c, "attention.key_length"), head);
+        gguf_uint(w, gguf_own(c, "attention.value_length"), head);
+    }
+    if (!c->options->legacy) {
+        gguf_uint(w, gguf_own(c, "rope.dimension_count"), head);
     }
 }
 
@@ -286,23 +367,31 @@ static inline void gguf_numbers(gguf_conversion_t *c, gguf_writer_t *w)
     const char *scoring = json_string_value(json_object_get(config, "scoring_func"));
     const json_t *scale = json_object_get(config, "routed_scaling_factor");
 
-    gguf_float(w, "deepseek2.attention.layer_norm_rms_epsilon",
+    gguf_float(w, gguf_own(c, "attention.layer_norm_rms_epsilon"),
                (float) json_number_value(json_object_get(config, "rms_norm_eps")));
-    gguf_float(w, "deepseek2.rope.freq_base",
+    gguf_float(w, gguf_own(c, "rope.freq_base"),
                (float) json_number_value(json_object_get(config, "rope_theta")));
-    gguf_float(w, "deepseek2.expert_weights_scale", (float) json_number_value(scale));
-    gguf_bool(w, "deepseek2.expert_weights_norm",
-              json_is_true(json_object_get(config, "norm_topk_prob")));
-    gguf_uint(w, "deepseek2.expert_gating_func", strcmp(scoring, "sigmoid") == 0 ? 2 : 1);
+    if (scale != NULL) {
+        gguf_float(w, gguf_own(c, "expert_weights_scale"), (float) json_number_value(scale));
+    }
+    if (scoring != NULL) {
+        gguf_bool(w, gguf_own(c, "expert_weights_norm"),
+                  json_is_true(json_object_get(config, "norm_topk_prob")));
+        gguf_uint(w, gguf_own(c, "expert_gating_func"), strcmp(scoring, "sigmoid") == 0 ? 2 : 1);
+    }
     if (json_is_object(scaling)) {
-        gguf_string(w, "deepseek2.rope.scaling.type", "yarn");
-        gguf_float(w, "deepseek2.rope.scaling.factor",
+        const double multiplier = 0.1 * json_number_value(
+            json_object_get(scaling, "mscale_all_dim"));
+
+        gguf_string(w, gguf_own(c, "rope.scaling.type"), "yarn");
+        gguf_float(w, gguf_own(c, "rope.scaling.factor"),
                    (float) json_number_value(json_object_get(scaling, "factor")));
-        gguf_uint(w, "deepseek2.rope.scaling.original_context_length",
+        gguf_uint(w, gguf_own(c, "rope.scaling.original_context_length"),
                   (uint32_t) json_integer_value(
                       json_object_get(scaling, "original_max_position_embeddings")));
-        gguf_float(w, "deepseek2.rope.scaling.yarn_log_multiplier", (float) (
-                       0.1 * json_number_value(json_object_get(scaling, "mscale_all_dim"))));
+        if (multiplier > 0) {
+            gguf_float(w, gguf_own(c, "rope.scaling.yarn_log_multiplier"), (float) multiplier);
+        }
     }
 }
 
@@ -392,6 +481,24 @@ static inline void gguf_save_parts(const gguf_conversion_t *c, const char *path)
 }
 
 
+static inline const char *gguf_architecture(const char *model_type)
+{
+    static const char *const architectures[][2] = {
+        { "mixtral", "llama" }, { "olmoe", "olmoe" }, { "qwen3_moe", "qwen3moe" },
+        { "deepseek_v2", "deepseek2" }, { "deepseek_v3", "deepseek2" },
+    };
+    size_t i = 0;
+
+    while (i < sizeof(architectures) / sizeof(architectures[0])
+           && strcmp(architectures[i][0], model_type) != 0)
+    {
+        i++;
+    }
+    gguf_check(i < sizeof(architectures) / sizeof(architectures[0]), model_type);
+    return architectures[i][1];
+}
+
+
 /* Writes the model of `directory` to `path`, which ends with ".gguf"; the parts of a split one are
  * named after it. */
 static inline void gguf_convert(const char *directory, const char *path,
@@ -400,15 +507,24 @@ static inline void gguf_convert(const char *directory, const char *path,
     moe_error_t error;
     moe_tensors_t *tensors = moe_tensors_open(directory, &error);
     json_t *config = gguf_load_json(directory, "config.json");
-    gguf_conversion_t c = { .options = options, .tensors = tensors, .config = config };
+    gguf_conversion_t c = {
+        .options = options, .tensors = tensors, .config = config,
+        .model_type = json_string_value(json_object_get(config, "model_type"))
+    };
 
     gguf_check(tensors != NULL && config != NULL && options->parts <= 8, directory);
     for (uint32_t i = 0; i < 8; i++) {
         c.writers[i] = gguf_new();
     }
-    gguf_string(c.writers[0], "general.architecture", "deepseek2");
+    c.architecture = gguf_architecture(c.model_type);
+    gguf_string(c.writers[0], "general.architecture", c.architecture);
     gguf_string(c.writers[0], "general.name", "test");
     gguf_sizes(&c, c.writers[0]);
+    if (gguf_setting(&c, "kv_lora_rank") > 0) {
+        gguf_mla_heads(&c, c.writers[0]);
+    } else {
+        gguf_gqa_heads(&c, c.writers[0]);
+    }
     gguf_numbers(&c, c.writers[0]);
     gguf_tokenizer(&c, c.writers[0], directory);
     gguf_copy(&c, "model.embed_tokens.weight", "token_embd.weight");

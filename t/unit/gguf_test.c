@@ -352,12 +352,72 @@ static char *make_gguf(const tiny_model_t *options, const gguf_options_t *gguf, 
 }
 
 
+typedef struct {
+    const char *edits;                  /* over the metadata; null removes */
+    const char *expected;               /* the error, or what the config must hold, as JSON */
+} config_case_t;
+
+
+/* Reads the file's metadata after the edits: 0 with the config, or -1. */
+static int check_config(const char *path, const json_t *edits, moe_config_t *config,
+                        moe_error_t *error)
+{
+    json_t *metadata;
+    moe_tensors_t *tensors = moe_tensors_open_gguf(path, &metadata, error);
+    const moe_family_t *family = NULL;
+    int rc;
+
+    assert_non_null(tensors);
+    json_object_update(metadata, (json_t *) (uintptr_t) edits);
+    rc = moe_gguf_config(config, metadata, "model.gguf", tensors, error);
+    if (rc == 0) {
+        family = moe_family_find(config);
+        rc = family != NULL ? family->check(family, config) : -1;
+    }
+    json_decref(metadata);
+    moe_tensors_close(tensors);
+    return rc;
+}
+
+
+static void check_configs(const tiny_model_t *options, const config_case_t *cases, size_t n)
+{
+    char path[PATH_MAX], *directory;
+
+    directory = make_gguf(options, &(gguf_options_t) { .type = GGUF_BF16 }, path);
+    for (size_t i = 0; i < n; i++) {
+        moe_error_t error = { MOE_OK, "" };
+        json_t *edits = json_loads(cases[i].edits, 0, NULL), *value;
+        json_t *expected = json_loads(cases[i].expected, 0, NULL);
+        moe_config_t config = { 0 };
+        const int rc = check_config(path, edits, &config, &error);
+        const char *key;
+
+        if (expected == NULL
+            && (rc == 0 || strncmp(error.message, "model.gguf: ", 12) != 0
+                || strstr(error.message, cases[i].expected) == NULL))
+        {
+            fail_msg("%s: \"%s\"", cases[i].edits, rc == 0 ? "accepted" : error.message);
+        }
+        json_object_foreach(expected, key, value) {
+            const json_t *found = json_object_get(config.object, key);
+
+            if (rc != 0 || !(json_is_null(value) ? found == NULL : json_equal(found, value))) {
+                fail_msg("%s: %s: %s", cases[i].edits, key, error.message);
+            }
+        }
+        json_decref((json_t *) (uintptr_t) config.object);
+        json_decref((json_t *) (uintptr_t) config.names);
+        json_decref(edits);
+        json_decref(expected);
+    }
+    tiny_directory_remove(directory);
+}
+
+
 static void test_config(void **state)
 {
-    static const struct {
-        const char *edits;              /* over the metadata; null removes */
-        const char *expected;           /* the error, or what the config must hold, as JSON */
-    } cases[] = {
+    static const config_case_t cases[] = {
         { "{}", "{\"model_type\": \"deepseek_v3\", \"qk_nope_head_dim\": 16, \"v_head_dim\": 16,"
           " \"topk_method\": \"noaux_tc\", \"n_group\": 4, \"tie_word_embeddings\": false}" },
         { "{\"deepseek2.expert_gating_func\": null}", "{\"model_type\": \"deepseek_v3\"}" },
@@ -375,7 +435,9 @@ static void test_config(void **state)
           "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 40.0, \"beta_fast\": 1.0,"
           " \"original_max_position_embeddings\": 4096, \"mscale\": 0.707,"
           " \"mscale_all_dim\": 0.707}}" },
-        { "{\"general.architecture\": \"llama\"}", "general.architecture: \"llama\" is not" },
+        { "{\"general.architecture\": \"llama\"}",
+          "general.architecture: \"llama\" without experts is not" },
+        { "{\"general.architecture\": \"mamba\"}", "general.architecture: \"mamba\" is not" },
         { "{\"general.architecture\": null}", "general.architecture: missing" },
         { "{\"general.type\": \"adapter\"}", "general.type: \"adapter\" is not a model" },
         { "{\"deepseek2.attention.scale\": 1.0}", "deepseek2.attention.scale: unknown key" },
@@ -395,78 +457,77 @@ static void test_config(void **state)
         { "{\"deepseek2.rope.scaling.type\": \"yarn\"}", "deepseek2.rope.scaling.factor: missing" },
     };
     const tiny_model_t options = tiny_model_defaults();
-    char path[PATH_MAX], *directory;
 
-    directory = make_gguf(&options, &(gguf_options_t) { .type = GGUF_BF16 }, path);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        moe_error_t error = { MOE_OK, "" };
-        json_t *metadata, *edits = json_loads(cases[i].edits, 0, NULL), *value;
-        json_t *expected = json_loads(cases[i].expected, 0, NULL);
-        moe_tensors_t *tensors = moe_tensors_open_gguf(path, &metadata, &error);
-        const moe_family_t *family = NULL;
-        moe_config_t config = { 0 };
-        const char *key;
-        int rc;
-
-        assert_non_null(tensors);
-        json_object_update(metadata, edits);
-        rc = moe_gguf_config(&config, metadata, "model.gguf", tensors, &error);
-        if (rc == 0) {
-            family = moe_family_find(&config);
-            rc = family != NULL ? family->check(family, &config) : -1;
-        }
-        if (expected == NULL
-            && (rc == 0 || strncmp(error.message, "model.gguf: ", 12) != 0
-                || strstr(error.message, cases[i].expected) == NULL))
-        {
-            fail_msg("%s: \"%s\"", cases[i].edits, rc == 0 ? "accepted" : error.message);
-        }
-        json_object_foreach(expected, key, value) {
-            const json_t *found = json_object_get(config.object, key);
-
-            if (rc != 0 || !(json_is_null(value) ? found == NULL : json_equal(found, value))) {
-                fail_msg("%s: %s: %s", cases[i].edits, key, error.message);
-            }
-        }
-        json_decref((json_t *) (uintptr_t) config.object);
-        json_decref((json_t *) (uintptr_t) config.names);
-        json_decref(metadata);
-        json_decref(edits);
-        json_decref(expected);
-        moe_tensors_close(tensors);
-    }
-    tiny_directory_remove(directory);
+    check_configs(&options, cases, sizeof(cases) / sizeof(cases[0]));
 }
 
 
-/* Whole models: what is missing, left over or of another shape is named as the file names it. */
-static void test_damaged_models(void **state)
+static void test_grouped_config(void **state)
 {
-    static const struct {
-        const char *from, *to;          /* the same length; first occurrence in the file */
-        const char *message;
-    } cases[] = {
-        { "output_norm.weight", "output_morn.weight", "model.gguf: output_norm.weight: missing" },
-        { "blk.2.attn_k_b.weight", "blk.2.attn_k_x.weight", "blk.2.attn_kv_b.weight: missing" },
-        { "blk.2.ffn_up_exps.weight", "blk.2.ffn_op_exps.weight", "ffn_up_exps.weight: missing" },
-        { "blk.1.exp_probs_b.bias", "blk.1.exp_probs_c.bias", "blk.1.exp_probs_b.bias: missing" },
-        { "deepseek2.expert_count\4\0\0\0\x08", "deepseek2.expert_count\4\0\0\0\x10",
-          "blk.1.ffn_gate_inp.weight: shape [8, 64], expected [16, 64]" },
-        { "output.weight", "input_.weight", "input_.weight: not part of this model" },
+    static const config_case_t llama[] = {
+        { "{}", "{\"model_type\": \"mixtral\", \"num_local_experts\": 8, \"head_dim\": 16,"
+          " \"num_key_value_heads\": 2, \"intermediate_size\": 32, \"norm_topk_prob\": null}" },
+        { "{\"llama.expert_weights_scale\": 0.0, \"llama.expert_gating_func\": 1,"
+          " \"llama.expert_weights_norm\": true, \"llama.rope.dimension_count\": null}",
+          "{\"model_type\": \"mixtral\"}" },
+        { "{\"llama.expert_count\": null}", "\"llama\" without experts" },
+        { "{\"llama.expert_weights_norm\": false}", "llama.expert_weights_norm: false is not" },
+        { "{\"llama.expert_weights_scale\": 2.5}", "llama.expert_weights_scale: 2.5 is not" },
+        { "{\"llama.expert_gating_func\": 2}", "llama.expert_gating_func: 2 is not within 0..1" },
+        { "{\"llama.rope.dimension_count\": 8}", "llama.rope.dimension_count: 8 is not within" },
+        { "{\"llama.attention.value_length\": 8}", "llama.attention.value_length: 8 is not" },
+        { "{\"llama.attention.key_length\": 15, \"llama.attention.value_length\": 15,"
+          " \"llama.rope.dimension_count\": null}",
+          "llama.attention.key_length: 15 is not an even number" },
+        { "{\"llama.attention.head_count_kv\": [2, 2]}",
+          "llama.attention.head_count_kv: not an integer" },
+        { "{\"llama.attention.sliding_window\": 64}", "sliding_window: unknown key" },
     };
-    tiny_model_t options = tiny_model_defaults();
+    static const config_case_t olmoe[] = {
+        { "{\"olmoe.attention.clamp_kqv\": 0.0}",
+          "{\"model_type\": \"olmoe\", \"norm_topk_prob\": false, \"clip_qkv\": null}" },
+        { "{\"olmoe.expert_weights_norm\": true}", "{\"norm_topk_prob\": true}" },
+        { "{\"olmoe.attention.clamp_kqv\": 8.0}", "olmoe.attention.clamp_kqv: clipping is not" },
+        { "{\"olmoe.feed_forward_length\": null}", "olmoe.feed_forward_length: missing" },
+    };
+    static const config_case_t qwen3[] = {
+        { "{}", "{\"model_type\": \"qwen3_moe\", \"norm_topk_prob\": true, \"num_experts\": 8,"
+          " \"moe_intermediate_size\": 32}" },
+        { "{\"qwen3moe.expert_feed_forward_length\": null}",
+          "qwen3moe.expert_feed_forward_length: missing" },
+        { "{\"qwen3moe.expert_shared_count\": 1}", "qwen3moe.expert_shared_count: unknown key" },
+    };
+    tiny_model_t options = tiny_model_gqa("mixtral");
+
+    check_configs(&options, llama, sizeof(llama) / sizeof(llama[0]));
+    options = tiny_model_gqa("olmoe");
+    check_configs(&options, olmoe, sizeof(olmoe) / sizeof(olmoe[0]));
+    options = tiny_model_gqa("qwen3_moe");
+    check_configs(&options, qwen3, sizeof(qwen3) / sizeof(qwen3[0]));
+}
+
+
+typedef struct {
+    const char *from, *to;              /* the same length; first occurrence in the file */
+    const char *message;
+} damage_t;
+
+
+static void check_damages(tiny_model_t options, int legacy, const damage_t *cases, size_t n)
+{
+    const gguf_options_t gguf = { .type = GGUF_F32, .legacy = legacy };
     char path[PATH_MAX], *directory;
     gguf_bytes_t whole = { 0 };
     moe_error_t error;
     FILE *file;
 
     options.dtype = "F32";
-    directory = make_gguf(&options, &(gguf_options_t) { .type = GGUF_F32 }, path);
+    directory = make_gguf(&options, &gguf, path);
     file = fopen(path, "rb");
     whole.data = malloc(1 << 22);
     whole.size = fread(whole.data, 1, 1 << 22, file);
     fclose(file);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < n; i++) {
         const size_t length = strlen(cases[i].from) + (strchr(cases[i].from, '\4') ? 4 : 0);
         unsigned char *found = memmem(whole.data, whole.size, cases[i].from, length);
         moe_model_t *model;
@@ -482,6 +543,36 @@ static void test_damaged_models(void **state)
     }
     free(whole.data);
     tiny_directory_remove(directory);
+}
+
+
+/* Whole models: what is missing, left over or of another shape is named as the file names it. */
+static void test_damaged_models(void **state)
+{
+    static const damage_t deepseek[] = {
+        { "output_norm.weight", "output_morn.weight", "model.gguf: output_norm.weight: missing" },
+        { "blk.2.attn_k_b.weight", "blk.2.attn_k_x.weight", "blk.2.attn_kv_b.weight: missing" },
+        { "blk.2.ffn_up_exps.weight", "blk.2.ffn_op_exps.weight", "ffn_up_exps.weight: missing" },
+        { "blk.1.exp_probs_b.bias", "blk.1.exp_probs_c.bias", "blk.1.exp_probs_b.bias: missing" },
+        { "deepseek2.expert_count\4\0\0\0\x08", "deepseek2.expert_count\4\0\0\0\x10",
+          "blk.1.ffn_gate_inp.weight: shape [8, 64], expected [16, 64]" },
+        { "output.weight", "input_.weight", "input_.weight: not part of this model" },
+    };
+    static const damage_t mixtral[] = {
+        { "blk.2.attn_k.weight", "blk.2.attn_x.weight", "model.gguf: blk.2.attn_k.weight: missing" },
+        { "blk.1.ffn_up_exps.weight", "blk.1.ffn_op_exps.weight", "ffn_up_exps.weight: missing" },
+        { "output.weight", "attn_q.biasxx", "attn_q.biasxx: not part of this model" },
+    };
+    static const damage_t separate[] = {
+        { "blk.1.ffn_up.7.weight", "blk.1.ffn_up.8.weight", "blk.1.ffn_up.7.weight: missing" },
+        { "blk.1.ffn_up.0.weight", "blk.1.ffn_up..weight0", "ffn_up_exps.weight: missing" },
+        { "llama.expert_count\4\0\0\0\x08", "llama.expert_count\4\0\0\0\x07",
+          "blk.0.ffn_gate_inp.weight: shape [8, 64], expected [7, 64]" },
+    };
+
+    check_damages(tiny_model_defaults(), 0, deepseek, sizeof(deepseek) / sizeof(deepseek[0]));
+    check_damages(tiny_model_gqa("mixtral"), 0, mixtral, sizeof(mixtral) / sizeof(mixtral[0]));
+    check_damages(tiny_model_gqa("mixtral"), 1, separate, sizeof(separate) / sizeof(separate[0]));
 }
 
 
@@ -627,6 +718,7 @@ int main(void)
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_truncated_anywhere),
         cmocka_unit_test(test_config),
+        cmocka_unit_test(test_grouped_config),
         cmocka_unit_test(test_damaged_models),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_paths),
