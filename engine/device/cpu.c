@@ -190,7 +190,7 @@ typedef struct {
     const uint32_t *index;
     float eps;
     int interleaved;
-    uint32_t size, copies, heads;
+    uint32_t size, width, copies, heads;
     float *y;
 } row_job_t;
 
@@ -324,23 +324,30 @@ static void rope_rows(void *context, size_t first, size_t last, unsigned thread)
         const float *table = j->weight + (size_t) j->rows->positions[i] * j->size;
 
         for (uint32_t h = 0; h < j->heads; h++) {
-            j->self->kernels->rope(j->x + i * j->x_stride + h * j->x_step, table, j->interleaved,
-                                   j->size, j->y + i * j->y_stride + h * j->y_step);
+            const float *x = j->x + i * j->x_stride + h * j->x_step;
+            float *y = j->y + i * j->y_stride + h * j->y_step;
+
+            j->self->kernels->rope(x, table, j->interleaved, j->size, y);
+            if (j->width > j->size && x != y) {
+                memcpy(y + j->size, x + j->size, (j->width - j->size) * sizeof(*y));
+            }
         }
     }
 }
 
 
 static void cpu_rope(moe_device_t *device, const moe_rows_t *rows, const float *table,
-                     int interleaved, uint32_t heads, uint32_t size, const float *x,
-                     size_t x_stride, size_t x_step, float *y, size_t y_stride, size_t y_step)
+                     int interleaved, uint32_t heads, uint32_t size, uint32_t width,
+                     const float *x, size_t x_stride, size_t x_step, float *y, size_t y_stride,
+                     size_t y_step)
 {
     row_job_t job = {.self = cpu(device), .rows = rows, .weight = table, .heads = heads,
-                     .interleaved = interleaved, .size = size, .x = x, .x_stride = x_stride,
-                     .x_step = x_step, .y = y, .y_stride = y_stride, .y_step = y_step};
+                     .interleaved = interleaved, .size = size, .width = width, .x = x,
+                     .x_stride = x_stride, .x_step = x_step, .y = y, .y_stride = y_stride,
+                     .y_step = y_step};
 
     moe_pool_run(cpu(device)->pool, rope_rows, &job, rows->n,
-                 row_grain((size_t) heads * size * 4));
+                 row_grain((size_t) heads * width * 4));
 }
 
 

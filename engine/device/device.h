@@ -200,12 +200,12 @@ typedef struct {
     /* y += x over [n, size]. */
     void (*add)(moe_device_t *device, const float *x, uint32_t n, uint32_t size, float *y);
 
-    /* Rotates `heads` slices of `size` floats of each row by its position: slice h of row i from
-     * x + i * x_stride + h * x_step to y + i * y_stride + h * y_step.
-     * table: [context, size], each row [size / 2] cos, [size / 2] sin. */
+    /* Rotates the first `size` of `width` floats of `heads` slices of each row by its position, and
+     * copies the others: slice h of row i from x + i * x_stride + h * x_step to y + i * y_stride
+     * + h * y_step.  table: [context, size], each row [size / 2] cos, [size / 2] sin. */
     void (*rope)(moe_device_t *device, const moe_rows_t *rows, const float *table, int interleaved,
-                 uint32_t heads, uint32_t size, const float *x, size_t x_stride, size_t x_step,
-                 float *y, size_t y_stride, size_t y_step);
+                 uint32_t heads, uint32_t size, uint32_t width, const float *x, size_t x_stride,
+                 size_t x_step, float *y, size_t y_stride, size_t y_step);
 
     /* Stores the first slices * size floats of each row as the cache row of its position, rounded
      * to its type: slices of `size`, moe_kv_slice_bytes apart. */

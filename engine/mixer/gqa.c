@@ -149,8 +149,7 @@ static void *gqa_create(const moe_layer_t *layer, const moe_mixer_env_t *env, mo
         .heads = self->groups.count * (g->heads / g->kv_heads), .latent = g->head, .rope = g->head,
         .scale = g->scale, .groups = self->groups.count, .apart = 1
     };
-    self->rope = moe_rope_table(env->ropes, device, g->rope_frequencies, g->head,
-                                g->rope_magnitude, env->context, error);
+    self->rope = moe_rope_table(env->ropes, device, &g->rotary, env->context, error);
     if (self->rope == NULL || load_weights(self, env->loader, error) != 0
         || device->ops->reserve_attention(device, &self->attention, env->context, error) != 0)
     {
@@ -239,11 +238,12 @@ static int gqa_run(void *state, const moe_rows_t *rows, const moe_kv_t *cache, c
     const scratch_t s = lay_out(self, rows->n, memory);
 
     project(self, rows->n, x, &s);
-    ops->rope(self->device, rows, self->rope, 0, g->kv_heads, g->head, s.k, kv_size / 2, head,
-              s.kv + head, kv_size, 2 * head);
+    ops->rope(self->device, rows, self->rope, g->rotary.interleaved, g->kv_heads, g->rotary.size,
+              g->head, s.k, kv_size / 2, head, s.kv + head, kv_size, 2 * head);
     ops->store(self->device, rows, s.kv, kv_size, g->kv_heads, 2 * g->head, cache);
-    ops->rope(self->device, rows, self->rope, 0, self->attention.heads, g->head, s.q + first,
-              q_size, head, s.query, self->attention.heads * head, head);
+    ops->rope(self->device, rows, self->rope, g->rotary.interleaved, self->attention.heads,
+              g->rotary.size, g->head, s.q + first, q_size, head, s.query,
+              self->attention.heads * head, head);
     return attend(self, rows, cache, &s, error) != 0
            || project_out(self, rows->n, &s, y, error) != 0 ? -1 : 0;
 }

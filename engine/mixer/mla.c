@@ -180,8 +180,7 @@ static void *mla_create(const moe_layer_t *layer, const moe_mixer_env_t *env, mo
     self->attention = (moe_attention_t) {
         .heads = self->heads.count, .latent = m->kv_lora, .rope = m->rope, .scale = m->scale
     };
-    self->rope = moe_rope_table(env->ropes, device, m->rope_frequencies, m->rope,
-                                m->rope_magnitude, env->context, error);
+    self->rope = moe_rope_table(env->ropes, device, &m->rotary, env->context, error);
     if (self->rope == NULL || load_weights(self, env, error) != 0
         || device->ops->reserve_attention(device, &self->attention, env->context, error) != 0)
     {
@@ -248,13 +247,13 @@ static int mla_run(void *state, const moe_rows_t *rows, const moe_kv_t *cache, c
 
     ops->rms_norm(device, s.kv, width, self->kv_norm, m->kv_norm_eps, rows->n, m->kv_lora, s.kv,
                   width);
-    ops->rope(device, rows, self->rope, m->rope_interleaved, 1, m->rope, s.kv + m->kv_lora, width,
-              0, s.kv + m->kv_lora, width, 0);
+    ops->rope(device, rows, self->rope, m->rotary.interleaved, 1, m->rope, m->rope,
+              s.kv + m->kv_lora, width, 0, s.kv + m->kv_lora, width, 0);
     ops->store(device, rows, s.kv, width, 1, (uint32_t) width, cache);
 
     const moe_linear_t absorb = {self->key, s.q, heads * head, head, s.query, heads * width, width};
     ops->linear(device, &absorb, 1, rows->n);
-    ops->rope(device, rows, self->rope, m->rope_interleaved, (uint32_t) heads, m->rope,
+    ops->rope(device, rows, self->rope, m->rotary.interleaved, (uint32_t) heads, m->rope, m->rope,
               s.q + m->nope, heads * head, head, s.query + m->kv_lora, heads * width, width);
 
     ops->attend(device, &self->attention, rows, cache, s.query, s.average);

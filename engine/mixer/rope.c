@@ -38,9 +38,12 @@ static const float *make_table(moe_device_t *device, const float *frequencies, u
 
 
 const float *moe_rope_table(moe_rope_tables_t *tables, moe_device_t *device,
-                            const float *frequencies, uint32_t size, float magnitude,
-                            uint32_t context, moe_error_t *error)
+                            const moe_rotary_t *rotary, uint32_t context, moe_error_t *error)
 {
+    const int is_long = rotary->long_frequencies != NULL && context > rotary->short_context;
+    const float *frequencies = is_long ? rotary->long_frequencies : rotary->frequencies;
+    const float magnitude = is_long ? rotary->long_magnitude : rotary->magnitude;
+    const uint32_t size = rotary->size;
     const float *table;
 
     for (uint32_t i = 0; i < tables->n_entries; i++) {

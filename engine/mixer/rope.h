@@ -1,9 +1,10 @@
 /* Tables of cos and sin by position, shared by all layers with the same frequencies. */
 
-#ifndef MOE_ROPE_H
-#define MOE_ROPE_H
+#ifndef MOE_MIXER_ROPE_H
+#define MOE_MIXER_ROPE_H
 
 #include "engine/device/device.h"
+#include "engine/model/model.h"
 
 #define MOE_ROPE_TABLES 8u
 
@@ -20,7 +21,6 @@ typedef struct {
 /* [context, size] in device memory: each row [size / 2] cos, [size / 2] sin of position times
  * frequency, in double precision, times magnitude.  NULL with MOE_LIMIT. */
 const float *moe_rope_table(moe_rope_tables_t *tables, moe_device_t *device,
-                            const float *frequencies, uint32_t size, float magnitude,
-                            uint32_t context, moe_error_t *error);
+                            const moe_rotary_t *rotary, uint32_t context, moe_error_t *error);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "engine/model/config.h"
 #include "engine/model/model.h"
+#include "engine/model/rope.h"
 
 /* Bounds of what a config says; heads times their width fit 32 bits. */
 #define MOE_WIDTH_LIMIT (1u << 20)
@@ -29,8 +30,16 @@ void moe_activation_read(moe_config_t *config);
 /* Takes it over and makes room for the layers.  0, or -1 with MOE_LIMIT. */
 int moe_model_take_outline(moe_model_t *model, const moe_outline_t *outline, moe_error_t *error);
 
-/* Once all parameters are counted: those behind one token. */
-void moe_model_count_active(moe_model_t *model);
+/* What a mixer needs of rope.  0, or -1 with MOE_LIMIT. */
+int moe_model_make_rotary(moe_model_t *model, const moe_rope_t *rope, int interleaved,
+                          moe_rotary_t *rotary, moe_error_t *error);
+
+/*
+ * Takes the weights of a described model: embedding, norm and head, the layers', and lets lie what
+ * checkpoints hold besides: tables of rotary frequencies, layers for multi-token prediction.
+ * Counts the parameters behind one token.  0 or -1.
+ */
+int moe_model_take_all(moe_model_t *model, const moe_family_t *family, moe_error_t *error);
 
 /* Zeroed memory that lives as long as the model.  NULL with MOE_LIMIT. */
 void *moe_model_allocate(moe_model_t *model, size_t count, size_t size, moe_error_t *error);
@@ -67,6 +76,10 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
 int moe_model_take_bias(moe_model_t *model, moe_error_t *error, moe_weight_t *weight,
                         const char *format, ...) __attribute__((format(printf, 4, 5)));
 
+/* Takes "PREFIXinput_layernorm.weight" and "PREFIXpost_attention_layernorm.weight".  0 or -1. */
+int moe_model_take_norms(moe_model_t *model, moe_layer_t *layer, const char *prefix,
+                         moe_error_t *error);
+
 /* What the matrices of a feed-forward network are called. */
 typedef struct {
     const char *gate, *up, *down;
@@ -81,9 +94,6 @@ int moe_model_take_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn, c
 /* The same for all experts of a block: block->router.experts of block->width.  0 or -1. */
 int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
                          const char *prefix, const moe_ffn_names_t *names);
-
-/* Takes embedding, final norm and head, or none of its own when the model is tied.  0 or -1. */
-int moe_model_take_ends(moe_model_t *model, moe_error_t *error);
 
 /* Reads generation_config.json and collects the EOS ids; model->vocabulary must be set. */
 int moe_model_read_generation(moe_model_t *model, const char *directory, moe_config_t *config,

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "engine/model/build.h"
-#include "engine/model/rope.h"
 
 /* transformers builds the norms inside MLA with its class default, whatever rms_norm_eps says. */
 #define LATENT_NORM_EPS 1e-6f
@@ -22,9 +21,9 @@ typedef struct {
     moe_outline_t outline;
     moe_mla_t mla;              /* without weights and frequencies */
     moe_rope_t rope;
+    int interleaved;
     uint32_t dense_width, expert_width, shared_width;
     moe_router_t router;        /* without weights */
-    int has_bias;
     uint32_t first_moe, moe_frequency;
     const json_t *layer_types;  /* "dense" or "sparse" per layer; NULL: first_moe and frequency */
 } settings_t;
@@ -68,9 +67,8 @@ static void read_attention(settings_t *s, moe_config_t *config)
     if (moe_config_bool_or(config, "attention_bias", 0)) {
         moe_config_fail(config, "attention_bias", "true is not supported");
     }
-    moe_rope_read(&s->rope, config);
-    mla->rope_interleaved = moe_config_bool_or(config, "rope_interleave", 1);
-    mla->rope_magnitude = (float) moe_rope_magnitude(&s->rope);
+    moe_rope_read(&s->rope, config, mla->rope, 0);
+    s->interleaved = moe_config_bool_or(config, "rope_interleave", 1);
     mla->scale = (float) (moe_rope_softmax_factor(&s->rope) / sqrt((double) mla->nope + mla->rope));
     mla->q_norm_eps = LATENT_NORM_EPS;
     mla->kv_norm_eps = LATENT_NORM_EPS;
@@ -125,7 +123,7 @@ static void read_router(settings_t *s, moe_config_t *config, int v2)
     }
     if (!v2 && strcmp(method, "noaux_tc") == 0) {
         group = MOE_GROUP_TOP2_SUM;
-        s->has_bias = 1;
+        router->bias.size = router->experts;
     } else if (v2 && strcmp(method, "group_limited_greedy") == 0) {
         group = MOE_GROUP_MAX;
     } else if (!v2 || strcmp(method, "greedy") != 0) {
@@ -194,23 +192,15 @@ static int read_settings(settings_t *s, const moe_family_t *family, const moe_co
 }
 
 
-static int check(const moe_family_t *family, const moe_config_t *config)
+static int take_moe(moe_model_t *model, moe_block_t *block, const char *prefix,
+                    moe_error_t *error)
 {
-    settings_t settings;
-
-    return read_settings(&settings, family, config);
-}
-
-
-static int build_moe(moe_model_t *model, moe_block_t *block, const settings_t *s,
-                     const char *prefix, moe_error_t *error)
-{
-    uint32_t experts = s->router.experts;
+    const uint32_t experts = block->router.experts;
     char name[128];
 
-    if (moe_model_take_weight(model, error, &block->router.gate, experts, s->outline.hidden,
+    if (moe_model_take_weight(model, error, &block->router.gate, experts, model->hidden,
                               "%sgate.weight", prefix) != 0
-        || (s->has_bias
+        || (block->router.bias.size > 0
             && moe_model_take_vector(model, error, &block->router.bias, experts,
                                      "%sgate.e_score_correction_bias", prefix) != 0))
     {
@@ -221,13 +211,13 @@ static int build_moe(moe_model_t *model, moe_block_t *block, const settings_t *s
         return -1;
     }
     snprintf(name, sizeof(name), "%sshared_experts.", prefix);
-    return s->shared_width == 0 ? 0
+    return block->shared.width == 0 ? 0
            : moe_model_take_ffn(model, error, &block->shared, name, &moe_usual_names);
 }
 
 
-static int build_queries(moe_model_t *model, moe_mla_t *mla, const char *prefix,
-                         moe_error_t *error)
+static int take_queries(moe_model_t *model, moe_mla_t *mla, const char *prefix,
+                        moe_error_t *error)
 {
     uint32_t rows = mla->heads * (mla->nope + mla->rope);
 
@@ -245,8 +235,8 @@ static int build_queries(moe_model_t *model, moe_mla_t *mla, const char *prefix,
 
 
 /* In one tensor or in two; where a file holds both forms, the second needs no transposing. */
-static int build_keys_and_values(moe_model_t *model, moe_mla_t *mla, const char *prefix,
-                                 moe_error_t *error)
+static int take_keys_and_values(moe_model_t *model, moe_mla_t *mla, const char *prefix,
+                                moe_error_t *error)
 {
     char name[128];
 
@@ -265,91 +255,37 @@ static int build_keys_and_values(moe_model_t *model, moe_mla_t *mla, const char 
 }
 
 
-static int build_attention(moe_model_t *model, moe_mla_t *mla, const char *prefix,
-                           moe_error_t *error)
+static int take_attention(moe_model_t *model, moe_mla_t *mla, const char *prefix,
+                          moe_error_t *error)
 {
-    char name[128];
-
-    if (build_queries(model, mla, prefix, error) != 0
+    return take_queries(model, mla, prefix, error) != 0
         || moe_model_take_weight(model, error, &mla->kv_a, mla->kv_lora + mla->rope,
                                  model->hidden, "%skv_a_proj_with_mqa.weight", prefix) != 0
         || moe_model_take_vector(model, error, &mla->kv_norm, mla->kv_lora,
                                  "%skv_a_layernorm.weight", prefix) != 0
-        || build_keys_and_values(model, mla, prefix, error) != 0
+        || take_keys_and_values(model, mla, prefix, error) != 0
         || moe_model_take_weight(model, error, &mla->output, model->hidden,
-                                 mla->heads * mla->value, "%so_proj.weight", prefix) != 0)
-    {
-        return -1;
-    }
-    /* Old writers saved the table of rotary frequencies; it is computed here. */
-    snprintf(name, sizeof(name), "%srotary_emb.inv_freq", prefix);
-    moe_tensors_ignore(model->tensors, name);
-    return 0;
+                                 mla->heads * mla->value, "%so_proj.weight", prefix) != 0 ? -1 : 0;
 }
 
 
-static int build_layer(moe_model_t *model, uint32_t i, const settings_t *s, moe_error_t *error)
+static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i,
+                      moe_error_t *error)
 {
     moe_layer_t *layer = &model->layers[i];
     char prefix[64];
 
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.", i);
+    if (moe_model_take_norms(model, layer, prefix, error) != 0) {
+        return -1;
+    }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
-    if (moe_model_take_vector(model, error, &layer->input_norm, s->outline.hidden,
-                              "model.layers.%u.input_layernorm.weight", i) != 0
-        || moe_model_take_vector(model, error, &layer->post_norm, s->outline.hidden,
-                                 "model.layers.%u.post_attention_layernorm.weight", i) != 0
-        || build_attention(model, &layer->mla, prefix, error) != 0)
-    {
+    if (take_attention(model, &layer->mla, prefix, error) != 0) {
         return -1;
     }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.mlp.", i);
-    return layer->is_moe ? build_moe(model, &layer->moe, s, prefix, error)
+    return layer->is_moe ? take_moe(model, &layer->moe, prefix, error)
            : moe_model_take_ffn(model, error, &layer->dense, prefix, &moe_usual_names);
-}
-
-
-/* Layers for multi-token prediction lie behind the last one and are told by their eh_proj: an
- * ordinary layer there means that num_hidden_layers is wrong, and stays left over. */
-static void ignore_mtp_layers(moe_model_t *model)
-{
-    char name[64];
-
-    for (uint32_t i = model->n_layers; i < 2 * MOE_LAYERS_LIMIT; i++) {
-        snprintf(name, sizeof(name), "model.layers.%u.eh_proj.weight", i);
-        if (moe_tensors_find(model->tensors, name) == NULL) {
-            return;
-        }
-        snprintf(name, sizeof(name), "model.layers.%u.", i);
-        moe_tensors_ignore(model->tensors, name);
-    }
-}
-
-
-/* Everything but the weights. */
-static int fill_shapes(moe_model_t *model, const settings_t *s, moe_error_t *error)
-{
-    float *frequencies = moe_model_allocate(model, s->mla.rope / 2, sizeof(*frequencies), error);
-
-    if (frequencies == NULL || moe_model_take_outline(model, &s->outline, error) != 0) {
-        return -1;
-    }
-    moe_rope_frequencies(&s->rope, s->mla.rope, frequencies);
-    for (uint32_t i = 0; i < s->outline.layers; i++) {
-        moe_layer_t *layer = &model->layers[i];
-
-        layer->mixer = MOE_MIXER_MLA;
-        layer->mla = s->mla;
-        layer->mla.rope_frequencies = frequencies;
-        layer->is_moe = is_moe_layer(s, i);
-        if (layer->is_moe) {
-            layer->moe.router = s->router;
-            layer->moe.width = s->expert_width;
-            layer->moe.shared.width = s->shared_width;
-        } else {
-            layer->dense.width = s->dense_width;
-        }
-    }
-    return 0;
 }
 
 
@@ -358,45 +294,41 @@ static int describe(const moe_family_t *family, moe_model_t *model, const moe_co
 {
     settings_t s;
 
-    return read_settings(&s, family, config) != 0 || fill_shapes(model, &s, error) != 0
-           ? -1 : 0;
-}
-
-
-static int build(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
-                 moe_error_t *error)
-{
-    settings_t s;
-
-    if (read_settings(&s, family, config) != 0) {
-        return -1;
-    }
-    if (fill_shapes(model, &s, error) != 0 || moe_model_take_ends(model, error) != 0) {
+    if (read_settings(&s, family, config) != 0
+        || moe_model_take_outline(model, &s.outline, error) != 0
+        || moe_model_make_rotary(model, &s.rope, s.interleaved, &s.mla.rotary, error) != 0)
+    {
         return -1;
     }
     for (uint32_t i = 0; i < s.outline.layers; i++) {
-        if (build_layer(model, i, &s, error) != 0) {
-            return -1;
+        moe_layer_t *layer = &model->layers[i];
+
+        layer->mixer = MOE_MIXER_MLA;
+        layer->mla = s.mla;
+        layer->is_moe = is_moe_layer(&s, i);
+        if (layer->is_moe) {
+            layer->moe.router = s.router;
+            layer->moe.width = s.expert_width;
+            layer->moe.shared.width = s.shared_width;
+        } else {
+            layer->dense.width = s.dense_width;
         }
     }
-    moe_model_count_active(model);
-    moe_tensors_ignore(model->tensors, "model.rotary_emb.inv_freq");
-    ignore_mtp_layers(model);
     return 0;
 }
 
 
 const moe_family_t moe_family_deepseek_v2 = {
-    .model_type = "deepseek_v2", .known_keys = known_keys, .check = check,
-    .describe = describe, .build = build
+    .model_type = "deepseek_v2", .known_keys = known_keys, .describe = describe,
+    .take_layer = take_layer
 };
 
 const moe_family_t moe_family_deepseek_v3 = {
-    .model_type = "deepseek_v3", .known_keys = known_keys, .check = check,
-    .describe = describe, .build = build
+    .model_type = "deepseek_v3", .known_keys = known_keys, .describe = describe,
+    .take_layer = take_layer
 };
 
 const moe_family_t moe_family_kimi_k2 = {
-    .model_type = "kimi_k2", .known_keys = known_keys, .check = check,
-    .describe = describe, .build = build
+    .model_type = "kimi_k2", .known_keys = known_keys, .describe = describe,
+    .take_layer = take_layer
 };

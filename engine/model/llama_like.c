@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "engine/model/build.h"
-#include "engine/model/rope.h"
 
 typedef struct {
     const moe_family_t *family;
@@ -31,7 +30,6 @@ typedef struct {
     const traits_t *traits;
     moe_outline_t outline;
     moe_gqa_t gqa;              /* without weights and frequencies */
-    int has_biases;
     moe_rope_t rope;
     moe_router_t router;        /* without weights */
     uint32_t dense_width, expert_width;
@@ -126,7 +124,8 @@ static void read_attention(settings_t *s, moe_config_t *config)
                         MOE_HEAD_WIDTH_LIMIT);
     }
     if (s->traits->bias_key != NULL) {
-        s->has_biases = moe_config_bool_or(config, s->traits->bias_key, s->traits->bias_otherwise);
+        gqa->biases = moe_config_bool_or(config, s->traits->bias_key, s->traits->bias_otherwise);
+        gqa->output_bias = gqa->biases && s->traits->output_bias;
     }
     if (moe_config_get(config, "clip_qkv") != NULL) {
         moe_config_fail(config, "clip_qkv", "clipping is not supported");
@@ -137,8 +136,7 @@ static void read_attention(settings_t *s, moe_config_t *config)
     {
         moe_config_fail(config, "rope_theta", "missing");
     }
-    moe_rope_read(&s->rope, config);
-    gqa->rope_magnitude = (float) moe_rope_magnitude(&s->rope);
+    moe_rope_read(&s->rope, config, gqa->head, 0);
     gqa->scale = (float) (1 / sqrt((double) gqa->head));
     gqa->norm = s->traits->norm;
     gqa->norm_eps = s->outline.norm_eps;
@@ -219,32 +217,22 @@ static int read_settings(settings_t *s, const moe_family_t *family, const moe_co
 }
 
 
-static int check(const moe_family_t *family, const moe_config_t *config)
-{
-    settings_t settings;
-
-    return read_settings(&settings, family, config);
-}
-
-
-static int build_biases(moe_model_t *model, moe_gqa_t *gqa, int output, const char *prefix,
-                        moe_error_t *error)
+static int take_biases(moe_model_t *model, moe_gqa_t *gqa, const char *prefix, moe_error_t *error)
 {
     return moe_model_take_bias(model, error, &gqa->q, "%sq_proj.bias", prefix) != 0
            || moe_model_take_bias(model, error, &gqa->k, "%sk_proj.bias", prefix) != 0
            || moe_model_take_bias(model, error, &gqa->v, "%sv_proj.bias", prefix) != 0
-           || (output
+           || (gqa->output_bias
                && moe_model_take_bias(model, error, &gqa->output, "%so_proj.bias", prefix) != 0)
            ? -1 : 0;
 }
 
 
-static int build_attention(moe_model_t *model, moe_gqa_t *gqa, const settings_t *s,
-                           const char *prefix, moe_error_t *error)
+static int take_attention(moe_model_t *model, moe_gqa_t *gqa, const char *prefix,
+                          moe_error_t *error)
 {
     const uint32_t q = gqa->heads * gqa->head, kv = gqa->kv_heads * gqa->head;
     const int whole = gqa->norm == MOE_QK_NORM_WHOLE;
-    char name[128];
 
     if (moe_model_take_weight(model, error, &gqa->q, q, model->hidden, "%sq_proj.weight",
                               prefix) != 0
@@ -257,7 +245,7 @@ static int build_attention(moe_model_t *model, moe_gqa_t *gqa, const settings_t 
     {
         return -1;
     }
-    if (s->has_biases && build_biases(model, gqa, s->traits->output_bias, prefix, error) != 0) {
+    if (gqa->biases && take_biases(model, gqa, prefix, error) != 0) {
         return -1;
     }
     if (gqa->norm != MOE_QK_NORM_NONE
@@ -268,26 +256,23 @@ static int build_attention(moe_model_t *model, moe_gqa_t *gqa, const settings_t 
     {
         return -1;
     }
-    /* Old writers saved the table of rotary frequencies; it is computed here. */
-    snprintf(name, sizeof(name), "%srotary_emb.inv_freq", prefix);
-    moe_tensors_ignore(model->tensors, name);
     return 0;
 }
 
 
-static int build_layer(moe_model_t *model, uint32_t i, const settings_t *s, moe_error_t *error)
+static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i,
+                      moe_error_t *error)
 {
-    const traits_t *traits = s->traits;
+    const traits_t *traits = traits_of(family);
     moe_layer_t *layer = &model->layers[i];
     char prefix[96];
 
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.", i);
+    if (moe_model_take_norms(model, layer, prefix, error) != 0) {
+        return -1;
+    }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
-    if (moe_model_take_vector(model, error, &layer->input_norm, model->hidden,
-                              "model.layers.%u.input_layernorm.weight", i) != 0
-        || moe_model_take_vector(model, error, &layer->post_norm, model->hidden,
-                                 "model.layers.%u.post_attention_layernorm.weight", i) != 0
-        || build_attention(model, &layer->gqa, s, prefix, error) != 0)
-    {
+    if (take_attention(model, &layer->gqa, prefix, error) != 0) {
         return -1;
     }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.%s.", i, traits->block);
@@ -304,75 +289,45 @@ static int build_layer(moe_model_t *model, uint32_t i, const settings_t *s, moe_
 }
 
 
-/* Everything but the weights. */
-static int fill_shapes(moe_model_t *model, const settings_t *s, moe_error_t *error)
-{
-    float *frequencies = moe_model_allocate(model, s->gqa.head / 2, sizeof(*frequencies), error);
-
-    if (frequencies == NULL || moe_model_take_outline(model, &s->outline, error) != 0) {
-        return -1;
-    }
-    moe_rope_frequencies(&s->rope, s->gqa.head, frequencies);
-    for (uint32_t i = 0; i < s->outline.layers; i++) {
-        moe_layer_t *layer = &model->layers[i];
-
-        layer->mixer = MOE_MIXER_GQA;
-        layer->gqa = s->gqa;
-        layer->gqa.rope_frequencies = frequencies;
-        layer->is_moe = is_moe_layer(s, i);
-        if (layer->is_moe) {
-            layer->moe.router = s->router;
-            layer->moe.width = s->expert_width;
-        } else {
-            layer->dense.width = s->dense_width;
-        }
-    }
-    return 0;
-}
-
-
 static int describe(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
                     moe_error_t *error)
 {
     settings_t s;
 
-    return read_settings(&s, family, config) != 0 || fill_shapes(model, &s, error) != 0
-           ? -1 : 0;
-}
-
-
-static int build(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
-                 moe_error_t *error)
-{
-    settings_t s;
-
-    if (read_settings(&s, family, config) != 0) {
-        return -1;
-    }
-    if (fill_shapes(model, &s, error) != 0 || moe_model_take_ends(model, error) != 0) {
+    if (read_settings(&s, family, config) != 0
+        || moe_model_take_outline(model, &s.outline, error) != 0
+        || moe_model_make_rotary(model, &s.rope, 0, &s.gqa.rotary, error) != 0)
+    {
         return -1;
     }
     for (uint32_t i = 0; i < s.outline.layers; i++) {
-        if (build_layer(model, i, &s, error) != 0) {
-            return -1;
+        moe_layer_t *layer = &model->layers[i];
+
+        layer->mixer = MOE_MIXER_GQA;
+        layer->gqa = s.gqa;
+        layer->is_moe = is_moe_layer(&s, i);
+        if (layer->is_moe) {
+            layer->moe.router = s.router;
+            layer->moe.width = s.expert_width;
+        } else {
+            layer->dense.width = s.dense_width;
         }
     }
-    moe_model_count_active(model);
     return 0;
 }
 
 
 const moe_family_t moe_family_olmoe = {
-    .model_type = "olmoe", .known_keys = olmoe_keys, .check = check,
-    .describe = describe, .build = build
+    .model_type = "olmoe", .known_keys = olmoe_keys, .describe = describe,
+    .take_layer = take_layer
 };
 
 const moe_family_t moe_family_mixtral = {
-    .model_type = "mixtral", .known_keys = mixtral_keys, .check = check,
-    .describe = describe, .build = build
+    .model_type = "mixtral", .known_keys = mixtral_keys, .describe = describe,
+    .take_layer = take_layer
 };
 
 const moe_family_t moe_family_qwen3_moe = {
-    .model_type = "qwen3_moe", .known_keys = qwen3_moe_keys, .check = check,
-    .describe = describe, .build = build
+    .model_type = "qwen3_moe", .known_keys = qwen3_moe_keys, .describe = describe,
+    .take_layer = take_layer
 };

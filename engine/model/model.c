@@ -225,7 +225,7 @@ static int open_directory(source_t *source, const char *directory, moe_error_t *
 
 
 /* A directory's config is judged before its weights are opened. */
-static int open_source(source_t *source, const char *path, moe_error_t *error)
+static int open_source(source_t *source, moe_model_t *model, const char *path, moe_error_t *error)
 {
     char file[PATH_MAX];
     int kind = moe_model_path(path, file, sizeof(file), error);
@@ -237,7 +237,9 @@ static int open_source(source_t *source, const char *path, moe_error_t *error)
         return -1;
     }
     source->family = moe_family_find(&source->config);
-    if (source->family == NULL || source->family->check(source->family, &source->config) != 0) {
+    if (source->family == NULL
+        || source->family->describe(source->family, model, &source->config, error) != 0)
+    {
         return -1;
     }
     if (source->tensors == NULL) {
@@ -254,7 +256,7 @@ static int build_model(moe_model_t *model, source_t *source, const char *path, m
     snprintf(model->family, sizeof(model->family), "%s", family->model_type);
     model->tensors = source->tensors;
     source->tensors = NULL;
-    if (family->build(family, model, &source->config, error) != 0
+    if (moe_model_take_all(model, family, error) != 0
         || moe_tensors_check_left_over(model->tensors, error) != 0)
     {
         return -1;
@@ -272,7 +274,7 @@ moe_model_t *moe_model_open(const char *path, moe_error_t *error)
 
     if (model == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory");
-    } else if (open_source(&source, path, error) != 0
+    } else if (open_source(&source, model, path, error) != 0
                || build_model(model, &source, path, error) != 0)
     {
         moe_model_close(model);

@@ -25,14 +25,23 @@ typedef struct {
     uint32_t size;
 } moe_vector_t;
 
+/* Rotary position embedding of the first `size` dimensions of a head, or of MLA's slice. */
+typedef struct {
+    uint32_t size;
+    int interleaved;                    /* pairs (2j, 2j+1); else (j, j + size / 2) */
+    const float *frequencies;           /* [size / 2], after scaling; owned by the model */
+    float magnitude;                    /* on cos and sin */
+    const float *long_frequencies;      /* NULL, or instead of these ... */
+    float long_magnitude;
+    uint32_t short_context;             /* ... where sequences may become longer than that */
+} moe_rotary_t;
+
 /* Multi-head latent attention, computed in the absorbed form (DeepSeek-V2, arXiv 2405.04434). */
 typedef struct {
     uint32_t heads, q_lora, kv_lora, nope, rope, value;     /* q_lora 0: no query compression */
     float scale;                        /* softmax scale, YaRN's factor included */
     float q_norm_eps, kv_norm_eps;
-    int rope_interleaved;               /* pairs (2j, 2j+1); else (j, j + rope / 2) */
-    const float *rope_frequencies;      /* [rope / 2], after scaling; owned by the model */
-    float rope_magnitude;               /* on cos and sin */
+    moe_rotary_t rotary;                /* of size `rope` */
     moe_weight_t q_a, q_b;              /* [q_lora, H], [heads * (nope + rope), q_lora]; without
                                          * compression q_b is [.., H] and q_a is empty */
     moe_vector_t q_norm, kv_norm;
@@ -51,14 +60,14 @@ typedef enum {
 } moe_qk_norm_t;
 
 /* Attention whose query heads share key and value heads in equal groups (GQA, arXiv 2305.13245);
- * heads rotate whole, in pairs (j, j + head / 2), after the norm. */
+ * they rotate after the norm. */
 typedef struct {
     uint32_t heads, kv_heads, head;     /* head: its width; kv_heads divides heads */
     float scale;
     moe_qk_norm_t norm;
     float norm_eps;
-    const float *rope_frequencies;      /* [head / 2], after scaling; owned by the model */
-    float rope_magnitude;
+    moe_rotary_t rotary;
+    int biases, output_bias;            /* of q, k and v; of output */
     moe_weight_t q, k, v;               /* [heads * head, H], [kv_heads * head, H] */
     moe_vector_t q_norm, k_norm;
     moe_weight_t output;                /* [H, heads * head] */
@@ -161,15 +170,14 @@ struct moe_family_s {
     /* Config keys that the family understands; keys that change the maths of no family are in
      * family.c; others are refused. */
     const char *const *known_keys;
-    /* Reads the whole config without looking at the weights.  Failures are said to
+    /* Reads the whole config, without looking at the weights: fills the model's sizes and the shapes
+     * of its layers, vectors that are to be taken with their size among them.  Failures are said to
      * config->error. */
-    int (*check)(const moe_family_t *family, const moe_config_t *config);
-    /* Fills the model's sizes and the shapes of its layers from config. */
     int (*describe)(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
                     moe_error_t *error);
-    /* Fills the model's sizes, layers and weights from config and model->tensors. */
-    int (*build)(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
-                 moe_error_t *error);
+    /* Takes the tensors of a layer that was described from model->tensors. */
+    int (*take_layer)(const moe_family_t *family, moe_model_t *model, uint32_t layer,
+                      moe_error_t *error);
 };
 
 extern const moe_family_t *const moe_families[];        /* NULL-terminated */

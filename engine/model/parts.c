@@ -1,5 +1,6 @@
 /* Parts of a model that most families have in common. */
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/model/build.h"
@@ -43,26 +44,36 @@ int moe_model_take_outline(moe_model_t *model, const moe_outline_t *outline, moe
 }
 
 
-static uint64_t count_weight(const moe_weight_t *weight)
+int moe_model_make_rotary(moe_model_t *model, const moe_rope_t *rope, int interleaved,
+                          moe_rotary_t *rotary, moe_error_t *error)
 {
-    return (uint64_t) weight->rows * (weight->columns + (weight->bias != NULL));
+    float *frequencies = moe_model_allocate(model, rope->width, sizeof(*frequencies), error);
+
+    if (frequencies == NULL) {
+        return -1;
+    }
+    *rotary = (moe_rotary_t) {
+        .size = rope->width, .interleaved = interleaved, .frequencies = frequencies,
+        .magnitude = (float) moe_rope_magnitude(rope, 0)
+    };
+    moe_rope_frequencies(rope, 0, frequencies);
+    if (rope->type == MOE_ROPE_LONGROPE) {
+        rotary->long_frequencies = frequencies + rope->width / 2;
+        rotary->long_magnitude = (float) moe_rope_magnitude(rope, 1);
+        rotary->short_context = (uint32_t) rope->original_context;
+        moe_rope_frequencies(rope, 1, frequencies + rope->width / 2);
+    }
+    return 0;
 }
 
 
-void moe_model_count_active(moe_model_t *model)
+int moe_model_take_norms(moe_model_t *model, moe_layer_t *layer, const char *prefix,
+                         moe_error_t *error)
 {
-    model->active_parameters = model->parameters;
-    for (uint32_t i = 0; i < model->n_layers; i++) {
-        const moe_block_t *block = &model->layers[i].moe;
-
-        if (model->layers[i].is_moe) {
-            const moe_ffn_t *expert = &block->experts[0];
-
-            model->active_parameters -= (block->router.experts - block->router.top_k)
-                                        * (count_weight(&expert->gate) + count_weight(&expert->up)
-                                           + count_weight(&expert->down));
-        }
-    }
+    return moe_model_take_vector(model, error, &layer->input_norm, model->hidden,
+                                 "%sinput_layernorm.weight", prefix)
+           || moe_model_take_vector(model, error, &layer->post_norm, model->hidden,
+                                    "%spost_attention_layernorm.weight", prefix) ? -1 : 0;
 }
 
 
@@ -104,7 +115,7 @@ int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *bl
 }
 
 
-int moe_model_take_ends(moe_model_t *model, moe_error_t *error)
+static int take_ends(moe_model_t *model, moe_error_t *error)
 {
     if (moe_model_take_weight(model, error, &model->embedding, model->vocabulary, model->hidden,
                               "model.embed_tokens.weight") != 0
@@ -119,5 +130,68 @@ int moe_model_take_ends(moe_model_t *model, moe_error_t *error)
     }
     model->head = model->embedding;
     moe_tensors_ignore(model->tensors, "lm_head.weight");
+    return 0;
+}
+
+
+static uint64_t count_weight(const moe_weight_t *weight)
+{
+    return (uint64_t) weight->rows * (weight->columns + (weight->bias != NULL));
+}
+
+
+/* Parameters behind one token: experts that it does not go to are left out. */
+static void count_active(moe_model_t *model)
+{
+    model->active_parameters = model->parameters;
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        const moe_block_t *block = &model->layers[i].moe;
+
+        if (model->layers[i].is_moe) {
+            const moe_ffn_t *expert = &block->experts[0];
+
+            model->active_parameters -= (block->router.experts - block->router.top_k)
+                                        * (count_weight(&expert->gate) + count_weight(&expert->up)
+                                           + count_weight(&expert->down));
+        }
+    }
+}
+
+
+/* Layers for multi-token prediction lie behind the last one and are told by their eh_proj: an
+ * ordinary layer there means that num_hidden_layers is wrong, and stays left over. */
+static void ignore_mtp_layers(moe_model_t *model)
+{
+    char name[64];
+
+    for (uint32_t i = model->n_layers; i < 2 * MOE_LAYERS_LIMIT; i++) {
+        snprintf(name, sizeof(name), "model.layers.%u.eh_proj.weight", i);
+        if (moe_tensors_find(model->tensors, name) == NULL) {
+            return;
+        }
+        snprintf(name, sizeof(name), "model.layers.%u.", i);
+        moe_tensors_ignore(model->tensors, name);
+    }
+}
+
+
+int moe_model_take_all(moe_model_t *model, const moe_family_t *family, moe_error_t *error)
+{
+    char name[64];
+
+    if (take_ends(model, error) != 0) {
+        return -1;
+    }
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        if (family->take_layer(family, model, i, error) != 0) {
+            return -1;
+        }
+        /* Old writers saved the table of rotary frequencies; it is computed here. */
+        snprintf(name, sizeof(name), "model.layers.%u.self_attn.rotary_emb.inv_freq", i);
+        moe_tensors_ignore(model->tensors, name);
+    }
+    moe_tensors_ignore(model->tensors, "model.rotary_emb.inv_freq");
+    ignore_mtp_layers(model);
+    count_active(model);
     return 0;
 }

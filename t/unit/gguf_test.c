@@ -364,18 +364,21 @@ static int check_config(const char *path, const json_t *edits, moe_config_t *con
 {
     json_t *metadata;
     moe_tensors_t *tensors = moe_tensors_open_gguf(path, &metadata, error);
+    moe_model_t *model = calloc(1, sizeof(*model));
     const moe_family_t *family = NULL;
     int rc;
 
+    assert_non_null(model);
     assert_non_null(tensors);
     json_object_update(metadata, (json_t *) (uintptr_t) edits);
     rc = moe_gguf_config(config, metadata, "model.gguf", tensors, error);
     if (rc == 0) {
         family = moe_family_find(config);
-        rc = family != NULL ? family->check(family, config) : -1;
+        rc = family != NULL ? family->describe(family, model, config, error) : -1;
     }
     json_decref(metadata);
     moe_tensors_close(tensors);
+    moe_model_close(model);
     return rc;
 }
 
@@ -452,8 +455,8 @@ static void test_config(void **state)
         { "{\"deepseek2.attention.head_count_kv\": 4}", "head_count_kv: 4 is not within 1..1" },
         { "{\"deepseek2.expert_gating_func\": 3}", "deepseek2.expert_gating_func: 3" },
         { "{\"deepseek2.expert_used_count\": 9}", "deepseek2.expert_used_count: 9 is not within" },
-        { "{\"deepseek2.rope.scaling.type\": \"linear\", \"deepseek2.rope.scaling.factor\": 4.0}",
-          "deepseek2.rope.scaling.type: \"linear\" is not supported" },
+        { "{\"deepseek2.rope.scaling.type\": \"other\"}",
+          "deepseek2.rope.scaling.type: \"other\" is not supported" },
         { "{\"deepseek2.rope.scaling.type\": \"yarn\"}", "deepseek2.rope.scaling.factor: missing" },
     };
     const tiny_model_t options = tiny_model_defaults();

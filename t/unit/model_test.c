@@ -8,7 +8,6 @@
 
 #include "engine/channel/message.h"
 #include "engine/model/model.h"
-#include "engine/model/rope.h"
 #include "t/unit/tiny_model.h"
 
 
@@ -41,7 +40,7 @@ static void test_demo_model(void **state)
     assert_int_equal(layer->moe.shared.width, 128);
     assert_int_equal(layer->mla.q_b.rows, 4 * 48);
     assert_true(layer->mla.scale == (float) (1 / sqrt(48)));
-    assert_true(layer->mla.rope_frequencies[0] == 1.0f);
+    assert_true(layer->mla.rotary.frequencies[0] == 1.0f);
     assert_true(model->parameters == 6978608);
     assert_true(model->active_parameters == 6978608 - 3u * 12 * 3 * 128 * 256);
     moe_model_close(model);
@@ -78,9 +77,9 @@ static void test_v2(void **state)
     assert_int_equal(layer->moe.router.group, MOE_GROUP_NONE);
     assert_int_equal(layer->moe.router.bias.size, 0);
     assert_int_equal(layer->moe.shared.width, 2 * options.expert_width);
-    assert_true(layer->mla.rope_magnitude == 1.0f);
+    assert_true(layer->mla.rotary.magnitude == 1.0f);
     assert_true(fabs(layer->mla.scale * sqrt(24) - 1.2608038 * 1.2608038) < 1e-6);
-    assert_true(fabs(layer->mla.rope_frequencies[1] / (0.1 * (0.5 / 40 + 0.5)) - 1) < 1e-6);
+    assert_true(fabs(layer->mla.rotary.frequencies[1] / (0.1 * (0.5 / 40 + 0.5)) - 1) < 1e-6);
     moe_model_close(model);
 
     /* V2's own code scales or normalises. */
@@ -372,8 +371,8 @@ static void test_damaged_configs(void **state)
         { "{\"moe_layer_freq\": [0, 1, 1]}", NULL, "moe_layer_freq: not an integer" },
         { "{\"mlp_layer_types\": [\"dense\"]}", NULL, "mlp_layer_types" },
         { "{\"mlp_layer_types\": [\"dense\", \"sparse\", 1]}", NULL, "mlp_layer_types: entry 2" },
-        { "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", NULL,
-          "rope_scaling: rope_type: \"linear\"" },
+        { "{\"rope_scaling\": {\"type\": \"other\", \"factor\": 2}}", NULL,
+          "rope_scaling: rope_type: \"other\"" },
         { "{\"rope_scaling\": {\"type\": \"yarn\"}}", NULL, "rope_scaling: factor: missing" },
         { "{\"rope_scaling\": {\"factor\": 2}}", NULL, "rope_scaling: factor: unknown key" },
         { "{\"rope_scaling\": []}", NULL, "rope_scaling: not an object" },
@@ -419,8 +418,8 @@ static void test_damaged_grouped_configs(void **state)
         { "{\"num_experts\": 7}", NULL, "mlp.gate.weight: shape" },
         { "{\"model_type\": \"qwen3_moe\", \"moe_intermediate_size\": 32}", NULL,
           "self_attn.q_norm.weight: shape [96], expected [16]" },
-        { "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", NULL,
-          "rope_scaling: rope_type: \"linear\"" },
+        { "{\"rope_scaling\": {\"type\": \"other\", \"factor\": 2}}", NULL,
+          "rope_scaling: rope_type: \"other\"" },
     };
     static const damage_t mixtral[] = {
         { "{\"sliding_window\": 128}", NULL, "sliding_window: windows are not supported" },
@@ -472,7 +471,7 @@ static void test_equal_configs(void **state)
         }
         assert_false(model->layers[0].is_moe);
         assert_true(model->layers[1].is_moe && model->layers[2].is_moe);
-        assert_true(model->layers[1].mla.rope_frequencies[1] == 0.1f);
+        assert_true(model->layers[1].mla.rotary.frequencies[1] == 0.1f);
         moe_model_close(model);
     }
     tiny_directory_remove(directory);
@@ -528,48 +527,6 @@ static void test_generation(void **state)
 }
 
 
-/* Released models' YaRN: ramps, magnitudes and softmax scales as published. */
-static void test_yarn(void **state)
-{
-    static const struct {
-        moe_rope_t rope;
-        double low, high;               /* where the ramp begins and ends */
-        double magnitude, scale;
-    } cases[] = {
-        /* DeepSeek-V3 */
-        { { 10000, 1, 1, 40, 4096, 32, 1, 1, 1, 0 }, 10, 23, 1, 0.1352338 },
-        /* DeepSeek-V2-Lite */
-        { { 10000, 1, 1, 40, 4096, 32, 1, 0.707, 0.707, 0 }, 10, 23, 1, 0.1147214 },
-        /* Kimi-K2, with factor 32 and 64 */
-        { { 50000, 1, 1, 32, 4096, 1, 1, 1, 1, 0 }, 19, 20, 1, 0.1308608 },
-        { { 50000, 1, 1, 64, 4096, 32, 1, 1, 1, 0 }, 8, 20, 1, 0.1446796 },
-        /* gpt-oss: bounds not rounded */
-        { { 150000, 1, 0, 32, 4096, 32, 1, 0, 0, 0 }, 8.0928, 17.3980, 1.3465736, 0.0721688 },
-        /* attention_factor given; no scaling at all */
-        { { 10000, 1, 1, 40, 4096, 32, 1, 1, 1, 1.5 }, 10, 23, 1.5, 0.1352338 },
-        { { .theta = 10000, .factor = 1 }, 0, 1, 1, 0.0721688 },
-    };
-
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const moe_rope_t *rope = &cases[i].rope;
-        float frequencies[32];
-
-        moe_rope_frequencies(rope, 64, frequencies);
-        assert_true(fabs(moe_rope_magnitude(rope) - cases[i].magnitude) < 1e-7);
-        assert_true(fabs(moe_rope_softmax_factor(rope) / sqrt(192) - cases[i].scale) < 1e-7);
-        for (int j = 0; j < 32; j++) {
-            double base = pow(rope->theta, -j / 32.0);
-            double ramp = (j - cases[i].low) / (cases[i].high - cases[i].low);
-
-            ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
-            base = base / rope->factor * ramp + base * (1 - ramp);
-            assert_true(fabs(frequencies[j] / base - 1)
-                        < (cases[i].low == floor(cases[i].low) ? 1e-7 : 1e-4));
-        }
-    }
-}
-
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -585,7 +542,6 @@ int main(void)
         cmocka_unit_test(test_damaged_grouped_configs),
         cmocka_unit_test(test_equal_configs),
         cmocka_unit_test(test_generation),
-        cmocka_unit_test(test_yarn),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
