@@ -106,8 +106,8 @@ unit: $(UNIT_TESTS)
 golden: $(GOLDEN_TESTS)
 	@for t in $(GOLDEN_TESTS); do echo "== $$t"; timeout 300 $$t || exit 1; done
 
-# Server tests: real nginx, real engine, the demo model.
-server: all load
+# Server tests: real nginx, real engine, the demo model, and tiny models of all families.
+server: all load $(BUILD)/golden/reference_test
 	prove -j2 t/
 
 clients: all

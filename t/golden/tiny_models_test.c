@@ -1,6 +1,9 @@
 /*
  * Every switch of all families against logits that tiny_models.py computed in double
  * precision: loader, descriptors and forward pass together.
+ *
+ *     tiny_models_test               the tests
+ *     tiny_models_test DIRECTORY     writes the models instead, for reference.py
  */
 
 #include <setjmp.h>
@@ -159,11 +162,29 @@ static void test_tiny_models(void **state)
 }
 
 
-int main(void)
+static int write_models(const char *directory)
+{
+    json_t *cases = json_load_file("t/golden/tiny_models.json", 0, NULL);
+    const json_t *test;
+    size_t i;
+
+    json_array_foreach(cases, i, test) {
+        tiny_model_t options = read_options(json_object_get(test, "options"));
+        tiny_files_t files = tiny_model_make(&options);
+
+        tiny_model_save_below(&files, directory, json_string_value(json_object_get(test, "name")));
+        tiny_model_free(&files);
+    }
+    json_decref(cases);
+    return 0;
+}
+
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiny_models),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return argc > 1 ? write_models(argv[1]) : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct {
@@ -493,6 +494,18 @@ static inline void tiny_model_save(const tiny_files_t *files, const char *direct
     tiny_write_json(directory, "config.json", files->config);
     tiny_write_safetensors(directory, "model.safetensors", files->header, files->data, files->size,
                            0);
+}
+
+
+/* The same, into a new directory `name` below another. */
+static inline void tiny_model_save_below(const tiny_files_t *files, const char *directory,
+                                         const char *name)
+{
+    char path[512];
+
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    tiny_check(mkdir(path, 0755) == 0, path);
+    tiny_model_save(files, path);
 }
 
 

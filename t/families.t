@@ -1,0 +1,97 @@
+# A model of every family behind one nginx: what inspect says of it, the reference implementation's
+# greedy tokens (t/golden/reference.json) through HTTP, and a chat that is the same text in both
+# streaming modes.
+
+use lib 't/lib';
+use Moe::Test;
+use File::Temp qw(tempdir);
+
+my $golden = json_decode(file_content('t/golden/reference.json'));
+my $models = tempdir('moe-families-XXXXXX', TMPDIR => 1, CLEANUP => 1);
+my $vocabulary = 288;
+my @families;
+
+chmod 0755, $models;
+system("$Moe::Server::BUILD/golden/reference_test", $models) == 0
+    or die "make $Moe::Server::BUILD/golden/reference_test";
+
+sub write_json {
+    my ($path, $json) = @_;
+
+    open my $file, '>:raw', $path or die "$path: $!";
+    print $file json_encode($json);
+    close $file or die "$path: $!";
+    return;
+}
+
+# The demo model's tokenizer with as many tokens as the models have: control tokens, bytes, the
+# first merges.
+sub small_tokenizer {
+    my $json = json_decode(file_content("$Moe::Server::MODEL/tokenizer.json"));
+    my $vocab = $json->{model}{vocab};
+
+    $vocab->{$_} < $vocabulary or delete $vocab->{$_} for keys %$vocab;
+    $json->{model}{merges} = [grep {
+        exists $vocab->{join '', ref $_ ? @$_ : split / /}
+    } @{$json->{model}{merges}}];
+    return $json;
+}
+
+my $tokenizer = small_tokenizer();
+for my $case (@{$golden->{cases}}) {
+    my $name = lc($case->{name}) =~ s/[^a-z0-9.]+/-/gr;
+
+    rename "$models/$case->{name}", "$models/$name" or die "$name: $!";
+    write_json("$models/$name/tokenizer.json", $tokenizer);
+    symlink "$Moe::Server::MODEL/tokenizer_config.json", "$models/$name/tokenizer_config.json"
+        or die "$name: $!";
+    my $text = `$Moe::Server::BUILD/moe-engine inspect $models/$name 2>&1`;
+    next if $text =~ /is not a supported family/;
+    is($?, 0, "$name: inspect") or diag($text);
+    my $config = $case->{config};
+    my $experts = $config->{num_experts} // $config->{n_routed_experts}
+        // $config->{num_local_experts};
+    like($text, qr/^family +\Q$config->{model_type}\E$/m, "$name: its family");
+    like($text, qr/^  experts +$experts of .*\b$config->{num_experts_per_tok} per token/m,
+         "$name: its experts");
+    like($text, qr/^sizes +hidden 64, vocabulary $vocabulary, context 256$/m, "$name: its sizes");
+    like($text, qr/^end of text +1$/m, "$name: its end of text");
+    like($text, qr/^tokenizer +$vocabulary tokens$/m, "$name: its tokenizer");
+    push @families, { name => $name, greedy => $case->{greedy} };
+}
+
+my ($first, @others) = map { $_->{name} } @families;
+my $server = server(
+    model => "$models/$first", context => 256,
+    http => join('', map { "moe_model $_ $models/$_ { threads 1; context 256; }\n" } @others),
+    server => 'location /any/ { moe_pass any; }', model_block => "alias $first;");
+ok(wait_until(30, sub { get($server, '/any/health')->{status} == 200 }), 'all of them serve');
+is_deeply([sort grep { $_ ne 'demo' } map { $_->{id} } @{get($server, '/any/v1/models')->{json}{data}}],
+          [sort $first, @others], 'all of them are told');
+
+for my $family (@families) {
+    my ($name, $greedy) = @$family{qw(name greedy)};
+    my $body = { model => $name, prompt => $golden->{prompt}, max_tokens => scalar @$greedy,
+                 temperature => 0, ignore_eos => \1, return_token_ids => \1 };
+    my $choice = post($server, '/any/v1/completions', $body)->{json}{choices}[0];
+
+    is_deeply($choice->{token_ids}, $greedy, "$name: the reference's tokens");
+    is(collect_all($server, '/any/v1/completions', $body)->{text}, $choice->{text},
+       "$name: streamed");
+
+    my %chat = (model => $name, messages => [{ role => 'system', content => 'Be brief.' },
+        { role => 'user', content => 'Was ist nginx? 你好' }], max_tokens => 24, temperature => 0,
+        ignore_eos => \1);
+    my $answer = post($server, '/any/v1/chat/completions', \%chat)->{json};
+    my $stream = collect_all($server, '/any/v1/chat/completions',
+                             { %chat, stream_options => { include_usage => \1 } });
+    my $message = $answer->{choices}[0]{message};
+
+    cmp_ok(length $message->{content}, '>', 0, "$name: a chat");
+    is($stream->{text}, $message->{content}, "$name: the same text in a stream");
+    is_deeply([$stream->{finish}, $stream->{role}, counts($stream->{usage})],
+              [$answer->{choices}[0]{finish_reason}, 'assistant', counts($answer->{usage})],
+              "$name: its end, role and usage");
+}
+
+finish();
