@@ -1,5 +1,5 @@
 /*
- * A model: what its config says, compiled into layer descriptors that forward.c walks.  A family
+ * A model: what its config says, compiled into layer descriptors that step.c walks.  A family
  * (one file each) reads its own config keys and tensor names; nothing after it knows the family.
  */
 
