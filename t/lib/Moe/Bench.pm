@@ -15,8 +15,10 @@ our @EXPORT = qw(machine quantile start_load load_result stop_load);
 $| = 1;     # a line is seen when it is there
 
 
-# One line that says what this was measured on.
+# Begins a measurement, which takes as long as it takes, unlike a test.  One line that says what this
+# is measured on.
 sub machine {
+    alarm 0;
     my ($model) = file_content('/proc/cpuinfo') =~ /^model name\s*:\s*(.*)/m;
     my ($load) = file_content('/proc/loadavg') =~ /^(\S+)/;
     my $cpus = () = file_content('/proc/cpuinfo') =~ /^processor/mg;
