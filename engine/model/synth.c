@@ -12,38 +12,73 @@
 
 #include "engine/core/threads.h"
 #include "engine/model/gguf_write.h"
+#include "engine/model/synth_text.h"
 
 #define CHUNK ((size_t) 1 << 20)        /* elements that are made at a time */
 #define SLICE ((size_t) 1 << 14)        /* by a thread */
 #define TENSORS_PER_LAYER 20u
 
-/* Sizes as the models' configs have them. */
+/* Sizes as the models' configs have them.  head > 0: grouped queries, else MLA. */
 typedef struct {
-    const char *name, *pre;
-    uint32_t hidden, vocabulary, layers, dense_layers, context;
-    uint32_t heads, q_lora, kv_lora, nope, rope, value;
+    const char *name, *architecture;
+    moe_synth_text_t text;
+    uint32_t hidden, layers, dense_layers, context, heads;
+    uint32_t kv_heads, head, qk_norm;   /* qk_norm: 1 of each head, 2 of the whole projection */
+    uint32_t q_lora, kv_lora, nope, rope, value;
     uint32_t dense_width, expert_width, experts, top_k, groups, groups_kept, shared;
-    uint32_t bos, eos;
     int sigmoid, normalise;
-    float scale, multiplier;            /* routed_scaling_factor; yarn_log_multiplier */
+    float scale;                        /* of the experts' weights; 0: not said */
+    float norm_eps, theta;
+    float yarn, multiplier;             /* factor, 0: none; yarn_log_multiplier */
 } shape_t;
 
+#define NONE MOE_SYNTH_NO_TOKEN
+
 static const shape_t shapes[] = {
-    { .name = "deepseek-v2-lite", .pre = "deepseek-llm", .hidden = 2048, .vocabulary = 102400,
-      .layers = 27, .dense_layers = 1, .context = 163840, .heads = 16, .kv_lora = 512, .nope = 128,
-      .rope = 64, .value = 128, .dense_width = 10944, .expert_width = 1408, .experts = 64,
-      .top_k = 6, .shared = 2, .bos = 100000, .eos = 100001, .scale = 1, .multiplier = 0.0707f },
-    { .name = "deepseek-v3", .pre = "deepseek-v3", .hidden = 7168, .vocabulary = 129280,
-      .layers = 61, .dense_layers = 3, .context = 163840, .heads = 128, .q_lora = 1536,
-      .kv_lora = 512, .nope = 128, .rope = 64, .value = 128, .dense_width = 18432,
+    { .name = "deepseek-v2-lite", .architecture = "deepseek2",
+      .text = { "deepseek-llm", 102400, 100000, 100001 }, .hidden = 2048, .layers = 27,
+      .dense_layers = 1, .context = 163840, .heads = 16, .kv_lora = 512, .nope = 128, .rope = 64,
+      .value = 128, .dense_width = 10944, .expert_width = 1408, .experts = 64, .top_k = 6,
+      .shared = 2, .scale = 1, .norm_eps = 1e-6f, .theta = 1e4f, .yarn = 40,
+      .multiplier = 0.0707f },
+    { .name = "deepseek-v3", .architecture = "deepseek2", .text = { "deepseek-v3", 129280, 0, 1 },
+      .hidden = 7168, .layers = 61, .dense_layers = 3, .context = 163840, .heads = 128,
+      .q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .value = 128, .dense_width = 18432,
       .expert_width = 2048, .experts = 256, .top_k = 8, .groups = 8, .groups_kept = 4, .shared = 1,
-      .bos = 0, .eos = 1, .sigmoid = 1, .normalise = 1, .scale = 2.5f, .multiplier = 0.1f },
-    /* V3's switches in a few megabytes, for tests; some rows are no whole blocks of 256 */
-    { .name = "deepseek-tiny", .pre = "deepseek-v3", .hidden = 256, .vocabulary = 2560, .layers = 4,
-      .dense_layers = 1, .context = 16384, .heads = 4, .q_lora = 64, .kv_lora = 64, .nope = 32,
-      .rope = 16, .value = 32, .dense_width = 512, .expert_width = 96, .experts = 32, .top_k = 4,
-      .groups = 4, .groups_kept = 2, .shared = 1, .bos = 0, .eos = 1, .sigmoid = 1, .normalise = 1,
-      .scale = 2.5f, .multiplier = 0.1f },
+      .sigmoid = 1, .normalise = 1, .scale = 2.5f, .norm_eps = 1e-6f, .theta = 1e4f, .yarn = 40,
+      .multiplier = 0.1f },
+    { .name = "olmoe-1b-7b", .architecture = "olmoe", .text = { "olmo", 50304, NONE, 50279 },
+      .hidden = 2048, .layers = 16, .context = 4096, .heads = 16, .kv_heads = 16, .head = 128,
+      .qk_norm = 2, .dense_width = 1024, .expert_width = 1024, .experts = 64, .top_k = 8,
+      .norm_eps = 1e-5f, .theta = 1e4f },
+    { .name = "mixtral-8x7b", .architecture = "llama", .text = { "llama-bpe", 32000, 1, 2 },
+      .hidden = 4096, .layers = 32, .context = 32768, .heads = 32, .kv_heads = 8, .head = 128,
+      .dense_width = 14336, .expert_width = 14336, .experts = 8, .top_k = 2, .norm_eps = 1e-5f,
+      .theta = 1e6f },
+    { .name = "qwen3-30b-a3b", .architecture = "qwen3moe",
+      .text = { "qwen2", 151936, NONE, 151645 }, .hidden = 2048, .layers = 48, .context = 40960,
+      .heads = 32, .kv_heads = 4, .head = 128, .qk_norm = 1, .dense_width = 6144,
+      .expert_width = 768, .experts = 128, .top_k = 8, .norm_eps = 1e-6f, .theta = 1e6f },
+
+    /* The same switches in a few megabytes, for tests; some rows are no whole blocks of 256. */
+    { .name = "deepseek-tiny", .architecture = "deepseek2", .text = { "deepseek-v3", 2560, 0, 1 },
+      .hidden = 256, .layers = 4, .dense_layers = 1, .context = 16384, .heads = 4, .q_lora = 64,
+      .kv_lora = 64, .nope = 32, .rope = 16, .value = 32, .dense_width = 512, .expert_width = 96,
+      .experts = 32, .top_k = 4, .groups = 4, .groups_kept = 2, .shared = 1, .sigmoid = 1,
+      .normalise = 1, .scale = 2.5f, .norm_eps = 1e-6f, .theta = 1e4f, .yarn = 40,
+      .multiplier = 0.1f },
+    { .name = "olmoe-tiny", .architecture = "olmoe", .text = { "olmo", 2560, NONE, 2000 },
+      .hidden = 256, .layers = 4, .context = 4096, .heads = 4, .kv_heads = 4, .head = 64,
+      .qk_norm = 2, .dense_width = 96, .expert_width = 96, .experts = 32, .top_k = 4,
+      .norm_eps = 1e-5f, .theta = 1e4f },
+    { .name = "mixtral-tiny", .architecture = "llama", .text = { "llama-bpe", 2560, 1, 2 },
+      .hidden = 256, .layers = 4, .context = 4096, .heads = 4, .kv_heads = 2, .head = 64,
+      .dense_width = 96, .expert_width = 96, .experts = 8, .top_k = 2, .norm_eps = 1e-5f,
+      .theta = 1e6f },
+    { .name = "qwen3-tiny", .architecture = "qwen3moe", .text = { "qwen2", 2560, NONE, 2000 },
+      .hidden = 256, .layers = 4, .context = 4096, .heads = 8, .kv_heads = 2, .head = 48,
+      .qk_norm = 1, .dense_width = 192, .expert_width = 96, .experts = 32, .top_k = 4,
+      .norm_eps = 1e-6f, .theta = 1e6f },
 };
 
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
@@ -165,12 +200,11 @@ static void plan_norm(synth_t *s, const char *prefix, const char *name, uint64_t
 }
 
 
-static void plan_attention(synth_t *s, const char *prefix, float residual)
+static void plan_mla(synth_t *s, const char *prefix, float residual)
 {
     const shape_t *m = s->shape;
     const uint64_t queries = (uint64_t) m->heads * (m->nope + m->rope);
 
-    plan_norm(s, prefix, "attn_norm", m->hidden);
     if (m->q_lora > 0) {
         plan_matrix(s, prefix, "attn_q_a", 0, m->q_lora, m->hidden, 1);
         plan_norm(s, prefix, "attn_q_a_norm", m->q_lora);
@@ -183,7 +217,22 @@ static void plan_attention(synth_t *s, const char *prefix, float residual)
     plan_matrix(s, prefix, "attn_k_b", m->heads, m->kv_lora, m->nope, 1);
     plan_matrix(s, prefix, "attn_v_b", m->heads, m->value, m->kv_lora, 1);
     plan_matrix(s, prefix, "attn_output", 0, m->hidden, (uint64_t) m->heads * m->value, residual);
-    plan_norm(s, prefix, "ffn_norm", m->hidden);
+}
+
+
+static void plan_gqa(synth_t *s, const char *prefix, float residual)
+{
+    const shape_t *m = s->shape;
+    const uint64_t queries = (uint64_t) m->heads * m->head, keys = (uint64_t) m->kv_heads * m->head;
+
+    plan_matrix(s, prefix, "attn_q", 0, queries, m->hidden, 1);
+    plan_matrix(s, prefix, "attn_k", 0, keys, m->hidden, 1);
+    plan_matrix(s, prefix, "attn_v", 0, keys, m->hidden, 1);
+    plan_matrix(s, prefix, "attn_output", 0, m->hidden, queries, residual);
+    if (m->qk_norm > 0) {
+        plan_norm(s, prefix, "attn_q_norm", m->qk_norm == 1 ? m->head : queries);
+        plan_norm(s, prefix, "attn_k_norm", m->qk_norm == 1 ? m->head : keys);
+    }
 }
 
 
@@ -211,7 +260,9 @@ static void plan_layer(synth_t *s, uint32_t layer)
     char prefix[32], name[64];
 
     snprintf(prefix, sizeof(prefix), "blk.%u.", layer);
-    plan_attention(s, prefix, residual);
+    plan_norm(s, prefix, "attn_norm", m->hidden);
+    (m->head > 0 ? plan_gqa : plan_mla)(s, prefix, residual);
+    plan_norm(s, prefix, "ffn_norm", m->hidden);
     if (layer < m->dense_layers) {
         plan_ffn(s, prefix, "", 0, m->dense_width, residual);
         return;
@@ -223,141 +274,79 @@ static void plan_layer(synth_t *s, uint32_t layer)
         plan(s, name, MOE_F32, 1, gate, 0, 0.01f);
     }
     plan_ffn(s, prefix, "_exps", m->experts, m->expert_width, residual);
-    plan_ffn(s, prefix, "_shexp", 0, (uint64_t) m->expert_width * m->shared, residual);
+    if (m->shared > 0) {
+        plan_ffn(s, prefix, "_shexp", 0, (uint64_t) m->expert_width * m->shared, residual);
+    }
+}
+
+
+/* "ARCHITECTURE.key" */
+static const char *own(const synth_t *s, const char *key, char name[64])
+{
+    snprintf(name, 64, "%s.%s", s->shape->architecture, key);
+    return name;
 }
 
 
 static void write_sizes(const synth_t *s)
 {
     const shape_t *m = s->shape;
+    const int gqa = m->head > 0;
     const struct {
         const char *key;
         uint32_t value;                 /* 0: left out */
     } keys[] = {
         { "block_count", s->layers }, { "context_length", m->context },
         { "embedding_length", m->hidden }, { "feed_forward_length", m->dense_width },
-        { "attention.head_count", m->heads }, { "attention.head_count_kv", 1 },
+        { "vocab_size", m->text.vocabulary }, { "attention.head_count", m->heads },
+        { "attention.head_count_kv", gqa ? m->kv_heads : 1 },
         { "attention.q_lora_rank", m->q_lora }, { "attention.kv_lora_rank", m->kv_lora },
-        { "attention.key_length", m->kv_lora + m->rope }, { "attention.value_length", m->kv_lora },
-        { "attention.key_length_mla", m->nope + m->rope },
-        { "attention.value_length_mla", m->value }, { "vocab_size", m->vocabulary },
+        { "attention.key_length", gqa ? m->head : m->kv_lora + m->rope },
+        { "attention.value_length", gqa ? m->head : m->kv_lora },
+        { "attention.key_length_mla", gqa ? 0 : m->nope + m->rope },
+        { "attention.value_length_mla", gqa ? 0 : m->value },
+        { "rope.dimension_count", gqa ? m->head : m->rope },
+        { "rope.scaling.original_context_length", m->yarn > 0 ? 4096 : 0 },
         { "leading_dense_block_count", m->dense_layers }, { "expert_count", m->experts },
         { "expert_used_count", m->top_k }, { "expert_shared_count", m->shared },
-        { "expert_feed_forward_length", m->expert_width },
-        { "expert_gating_func", m->sigmoid ? 2 : 1 }, { "expert_group_count", m->groups },
-        { "expert_group_used_count", m->groups_kept }, { "rope.dimension_count", m->rope },
-        { "rope.scaling.original_context_length", 4096 },
+        { "expert_feed_forward_length", m->expert_width != m->dense_width ? m->expert_width : 0 },
+        { "expert_gating_func", gqa ? 0 : m->sigmoid ? 2 : 1 },
+        { "expert_group_count", m->groups }, { "expert_group_used_count", m->groups_kept },
     };
     char name[64];
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        snprintf(name, sizeof(name), "deepseek2.%s", keys[i].key);
         if (keys[i].value > 0) {
-            moe_gguf_write_uint(s->writer, name, keys[i].value);
+            moe_gguf_write_uint(s->writer, own(s, keys[i].key, name), keys[i].value);
         }
     }
-}
-
-
-/* Tokens but BOS and EOS, in the order of their ids: bytes, then what pairs of tokens merge to. */
-static unsigned make_text(uint32_t index, char text[16], char merge[16])
-{
-    static const char letters[] = "\xc4\xa0" "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST";
-    const uint32_t n = 47;      /* a blank (as the byte-level alphabet has it), 46 letters */
-    uint32_t parts[3], n_parts = index < 256 ? 1 : index < 256 + n * n ? 2 : 3;
-    unsigned size = 0, merge_size = 0;
-
-    merge[0] = '\0';
-    if (n_parts == 1) {
-        uint32_t code = index > 0x20 && index < 0x7f ? index
-                        : index >= 0xa1 && index != 0xad ? index
-                        : 0x100 + (index <= 0x20 ? index : index <= 0xa0 ? index - 0x5e : 0x43);
-
-        size = (unsigned) snprintf(text, 16, code < 0x80 ? "%c" : "%c%c",
-                                   (int) (code < 0x80 ? code : 0xc0 | code >> 6),
-                                   (int) (0x80 | (code & 0x3f)));
-        return size;
-    }
-    index -= n_parts == 2 ? 256 : 256 + n * n;
-    for (uint32_t i = n_parts; i-- > 0; index /= n) {
-        parts[i] = index % n;
-    }
-    for (uint32_t i = 0; i < n_parts; i++) {
-        const char *letter = parts[i] == 0 ? letters : letters + 1 + parts[i];
-        const int bytes = parts[i] == 0 ? 2 : 1;
-
-        size += (unsigned) snprintf(text + size, 16 - size, "%.*s", bytes, letter);
-        merge_size += (unsigned) snprintf(merge + merge_size, 16 - merge_size, "%s%.*s",
-                                          i + 1 == n_parts ? " " : "", bytes, letter);
-    }
-    return size;
-}
-
-
-static int write_tokenizer(const synth_t *s, moe_error_t *error)
-{
-    const shape_t *m = s->shape;
-    const uint32_t most = 256 + 47 * 47 + 47 * 47 * 47, room = m->vocabulary - 2;
-    const uint32_t n = room < most ? room : most;
-    int32_t *types = calloc(m->vocabulary, sizeof(*types));
-    char text[32], merge[16];
-    uint32_t next = 0;
-
-    if (types == NULL) {
-        return moe_fail(error, MOE_LIMIT, "out of memory for %u tokens", m->vocabulary);
-    }
-    moe_gguf_write_string(s->writer, "tokenizer.ggml.model", "gpt2");
-    moe_gguf_write_string(s->writer, "tokenizer.ggml.pre", m->pre);
-    moe_gguf_write_strings(s->writer, "tokenizer.ggml.tokens", m->vocabulary);
-    for (uint32_t id = 0; id < m->vocabulary; id++) {
-        unsigned size;
-
-        if (id == m->bos || id == m->eos) {
-            types[id] = 3;              /* control */
-            size = (unsigned) snprintf(text, sizeof(text), id == m->bos ? "<|begin|>" : "<|end|>");
-        } else if (next < n) {
-            types[id] = 1;              /* normal */
-            size = make_text(next++, text, merge);
-        } else {
-            types[id] = 5;              /* unused */
-            size = (unsigned) snprintf(text, sizeof(text), "[PAD%u]", id);
-        }
-        moe_gguf_write_text(s->writer, text, size);
-    }
-    moe_gguf_write_ints(s->writer, "tokenizer.ggml.token_type", types, m->vocabulary);
-    free(types);
-    moe_gguf_write_strings(s->writer, "tokenizer.ggml.merges", n - 256);
-    for (uint32_t i = 256; i < n; i++) {
-        make_text(i, text, merge);
-        moe_gguf_write_text(s->writer, merge, strlen(merge));
-    }
-    moe_gguf_write_uint(s->writer, "tokenizer.ggml.bos_token_id", m->bos);
-    moe_gguf_write_uint(s->writer, "tokenizer.ggml.eos_token_id", m->eos);
-    moe_gguf_write_bool(s->writer, "tokenizer.ggml.add_bos_token", 1);
-    moe_gguf_write_string(s->writer, "tokenizer.chat_template",
-                          "{{ bos_token }}{% for message in messages %}{{ message['role'] }}: "
-                          "{{ message['content'] }}\n{% endfor %}assistant:");
-    return 0;
 }
 
 
 static int write_metadata(const synth_t *s, moe_error_t *error)
 {
+    const shape_t *m = s->shape;
     char name[64];
 
-    moe_gguf_write_string(s->writer, "general.architecture", "deepseek2");
-    snprintf(name, sizeof(name), "%s, random weights", s->shape->name);
+    moe_gguf_write_string(s->writer, "general.architecture", m->architecture);
+    snprintf(name, sizeof(name), "%s, random weights", m->name);
     moe_gguf_write_string(s->writer, "general.name", name);
     write_sizes(s);
-    moe_gguf_write_float(s->writer, "deepseek2.attention.layer_norm_rms_epsilon", 1e-6f);
-    moe_gguf_write_float(s->writer, "deepseek2.rope.freq_base", 10000);
-    moe_gguf_write_string(s->writer, "deepseek2.rope.scaling.type", "yarn");
-    moe_gguf_write_float(s->writer, "deepseek2.rope.scaling.factor", 40);
-    moe_gguf_write_float(s->writer, "deepseek2.rope.scaling.yarn_log_multiplier",
-                         s->shape->multiplier);
-    moe_gguf_write_float(s->writer, "deepseek2.expert_weights_scale", s->shape->scale);
-    moe_gguf_write_bool(s->writer, "deepseek2.expert_weights_norm", s->shape->normalise);
-    return write_tokenizer(s, error);
+    moe_gguf_write_float(s->writer, own(s, "attention.layer_norm_rms_epsilon", name), m->norm_eps);
+    moe_gguf_write_float(s->writer, own(s, "rope.freq_base", name), m->theta);
+    if (m->yarn > 0) {
+        moe_gguf_write_string(s->writer, own(s, "rope.scaling.type", name), "yarn");
+        moe_gguf_write_float(s->writer, own(s, "rope.scaling.factor", name), m->yarn);
+    }
+    if (m->multiplier > 0) {
+        moe_gguf_write_float(s->writer, own(s, "rope.scaling.yarn_log_multiplier", name),
+                             m->multiplier);
+    }
+    if (m->scale > 0) {
+        moe_gguf_write_float(s->writer, own(s, "expert_weights_scale", name), m->scale);
+        moe_gguf_write_bool(s->writer, own(s, "expert_weights_norm", name), m->normalise);
+    }
+    return moe_synth_text_write(&m->text, s->writer, error);
 }
 
 
@@ -392,7 +381,7 @@ static void write_data(synth_t *s, moe_pool_t *pool, float *values, unsigned cha
 static int write_file(synth_t *s, const char *path, moe_error_t *error)
 {
     const shape_t *m = s->shape;
-    const uint64_t embedding[2] = { m->vocabulary, m->hidden };
+    const uint64_t embedding[2] = { m->text.vocabulary, m->hidden };
     moe_pool_t *pool = moe_pool_create(s->options->threads, error);
     float *values = malloc(CHUNK * sizeof(float));
     unsigned char *data = malloc(CHUNK * sizeof(float));
@@ -403,7 +392,7 @@ static int write_file(synth_t *s, const char *path, moe_error_t *error)
     } else if (pool != NULL && write_metadata(s, error) == 0) {
         plan(s, "token_embd.weight", fitting(s->options->type, m->hidden), 2, embedding, 0, 1);
         plan_norm(s, "", "output_norm", m->hidden);
-        plan_matrix(s, "", "output", 0, m->vocabulary, m->hidden, 1);
+        plan_matrix(s, "", "output", 0, m->text.vocabulary, m->hidden, 1);
         for (uint32_t i = 0; i < s->layers; i++) {
             plan_layer(s, i);
         }

@@ -13,7 +13,7 @@
 #include "engine/model/format.h"
 
 typedef struct {
-    const char *shape;                  /* deepseek-v2-lite, deepseek-v3, deepseek-tiny */
+    const char *shape;                  /* a name of the table in synth.c */
     uint32_t layers;                    /* 0: as many as the shape has */
     moe_dtype_t type;                   /* of the matrices; where its blocks do not fit the rows,
                                          * Q5_0 for Q4_K and Q8_0 for others, else F16 */

@@ -562,7 +562,7 @@ static void test_damaged_models(void **state)
         { "output.weight", "input_.weight", "input_.weight: not part of this model" },
     };
     static const damage_t mixtral[] = {
-        { "blk.2.attn_k.weight", "blk.2.attn_x.weight", "model.gguf: blk.2.attn_k.weight: missing" },
+        { "blk.2.attn_k.weight", "blk.2.attn_x.weight", "blk.2.attn_k.weight: missing" },
         { "blk.1.ffn_up_exps.weight", "blk.1.ffn_op_exps.weight", "ffn_up_exps.weight: missing" },
         { "output.weight", "attn_q.biasxx", "attn_q.biasxx: not part of this model" },
     };

@@ -43,7 +43,8 @@ static void make(const moe_synth_options_t *options, const char *path)
 }
 
 
-/* The share of the busiest expert against an even share, over all layers. */
+/* The share of the busiest expert against an even share, over all layers but the first, which may
+ * have none. */
 static double busiest(const moe_forward_t *forward, const moe_model_t *model)
 {
     const uint64_t *load = moe_forward_expert_load(forward);
@@ -58,7 +59,7 @@ static double busiest(const moe_forward_t *forward, const moe_model_t *model)
 }
 
 
-static void run(const char *path)
+static void run(const char *path, const char *family)
 {
     moe_error_t error = { MOE_OK, "" };
     moe_model_t *model = moe_model_open(path, &error);
@@ -73,6 +74,7 @@ static void run(const char *path)
     const float *logits;
 
     assert_string_equal(error.message, "");
+    assert_string_equal(model->family, family);
     for (uint32_t i = 0; i < TOKENS; i++) {
         ids[i] = (i * 37 + 11) % model->vocabulary;
         blocks[i / MOE_BLOCK_TOKENS] = i / MOE_BLOCK_TOKENS;
@@ -97,7 +99,24 @@ static void test_types(void **state)
     snprintf(path, sizeof(path), "%s/model.gguf", directory);
     for (moe_dtype_t type = MOE_F32; type <= MOE_MXFP4; type++) {
         make(&(moe_synth_options_t) { .shape = "deepseek-tiny", .type = type, .threads = 2 }, path);
-        run(path);
+        run(path, "deepseek_v3");
+    }
+    tiny_directory_remove(directory);
+}
+
+
+static void test_architectures(void **state)
+{
+    static const char *const shapes[][2] = {
+        { "olmoe-tiny", "olmoe" }, { "mixtral-tiny", "mixtral" }, { "qwen3-tiny", "qwen3_moe" },
+    };
+    char *directory = tiny_directory(), path[PATH_MAX];
+
+    snprintf(path, sizeof(path), "%s/model.gguf", directory);
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        make(&(moe_synth_options_t) { .shape = shapes[i][0], .type = MOE_Q4_K, .threads = 2 },
+             path);
+        run(path, shapes[i][1]);
     }
     tiny_directory_remove(directory);
 }
@@ -129,7 +148,8 @@ static void test_same_bytes(void **state)
 }
 
 
-static void test_texts(void **state)
+/* Some bytes, some pairs, a BOS where the shape has one. */
+static void check_texts(const char *shape, int bos)
 {
     static const char string[] = "the Quick brown\nfox \xe2\x82\xac \x01\x7f 12";
     char *directory = tiny_directory(), path[PATH_MAX];
@@ -141,14 +161,15 @@ static void test_texts(void **state)
     moe_error_t error;
 
     snprintf(path, sizeof(path), "%s/model.gguf", directory);
-    make(&(moe_synth_options_t) { .shape = "deepseek-tiny", .type = MOE_Q4_0, .threads = 1,
-                                  .layers = 1 }, path);
+    make(&(moe_synth_options_t) { .shape = shape, .type = MOE_Q4_0, .threads = 1, .layers = 1 },
+         path);
     assert_int_equal(moe_texts_open(path, &tokenizer, &chat, &error), 0);
     assert_int_equal(moe_tokenizer_size(tokenizer), 2560);
     assert_int_equal(moe_text_append(&text, string, strlen(string), 0, &error), 0);
-    assert_int_equal(moe_tokenizer_encode(tokenizer, &text, 0, 0, &ids, &error), 0);
+    assert_int_equal(moe_tokenizer_encode(tokenizer, &text, MOE_ENCODE_POST_PROCESS, 0, &ids,
+                                          &error), 0);
     assert_true(ids.count < strlen(string) - 5);            /* something was merged */
-    for (size_t i = 0; i < ids.count; i++) {
+    for (size_t i = (size_t) bos; i < ids.count; i++) {
         size_t size;
         const char *piece = moe_tokenizer_piece(tokenizer, ids.ids[i], &size);
 
@@ -162,6 +183,13 @@ static void test_texts(void **state)
     moe_tokenizer_free(tokenizer);
     moe_chat_free(chat);
     tiny_directory_remove(directory);
+}
+
+
+static void test_texts(void **state)
+{
+    check_texts("deepseek-tiny", 1);
+    check_texts("qwen3-tiny", 0);
 }
 
 
@@ -192,6 +220,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_types),
+        cmocka_unit_test(test_architectures),
         cmocka_unit_test(test_same_bytes),
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_failures),
