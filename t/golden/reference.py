@@ -53,6 +53,10 @@ def yarn(**more):
     return dict({'type': 'yarn', 'factor': 8, 'original_max_position_embeddings': 32}, **more)
 
 
+MIXTRAL = dict(
+    COMMON, architectures=['MixtralForCausalLM'], model_type='mixtral', num_local_experts=8,
+    num_experts_per_tok=2, intermediate_size=32, rope_theta=1000000.0, sliding_window=None,
+    output_router_logits=False, router_aux_loss_coef=0.02)
 GPT_OSS = dict(
     COMMON, architectures=['GptOssForCausalLM'], model_type='gpt_oss', num_local_experts=8,
     experts_per_token=3, intermediate_size=96, head_dim=16, attention_bias=True, swiglu_limit=7.0,
@@ -83,10 +87,15 @@ CASES = {
                   num_key_value_heads=4, num_experts=8, norm_topk_prob=False,
                   intermediate_size=32, attention_bias=False, clip_qkv=None, rope_scaling=None,
                   pad_token_id=1, output_router_logits=False, router_aux_loss_coef=0.01),
-    'Mixtral': dict(COMMON, architectures=['MixtralForCausalLM'], model_type='mixtral',
-                    num_local_experts=8, num_experts_per_tok=2, intermediate_size=32,
-                    rope_theta=1000000.0, sliding_window=None,
-                    output_router_logits=False, router_aux_loss_coef=0.02),
+    'Mixtral': MIXTRAL,
+    'Mixtral, linear': dict(MIXTRAL, rope_scaling={'type': 'linear', 'factor': 4.0}),
+    'Mixtral, llama3': dict(MIXTRAL, rope_theta=10000.0, rope_scaling={
+        'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
+        'original_max_position_embeddings': 32}),
+    'Mixtral, longrope': dict(MIXTRAL, head_dim=16, rope_scaling={
+        'type': 'longrope', 'original_max_position_embeddings': 32,
+        'short_factor': [1.0 + j / 8 for j in range(8)],
+        'long_factor': [1.0 + j / 2 for j in range(8)]}),
     'Qwen2-MoE': dict(COMMON, architectures=['Qwen2MoeForCausalLM'], model_type='qwen2_moe',
                       num_experts=8, intermediate_size=96, moe_intermediate_size=32,
                       shared_expert_intermediate_size=48, norm_topk_prob=False,

@@ -1,7 +1,7 @@
 /*
  * Every family against logits and greedy continuations of the public reference implementation
- * (reference.py).  The prompts cross sliding windows and YaRN's original context, and choose among
- * groups of experts.
+ * (reference.py), and the same bits from threads, chunks, ranks and company.  The prompt crosses
+ * sliding windows and YaRN's original context.
  *
  *     reference_test                 the tests
  *     reference_test DIRECTORY       writes the models instead, one directory each
@@ -13,8 +13,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "engine/forward.h"
-#include "engine/moe/settings.h"
+#include "engine/ranks.h"
 #include "t/golden/reference_model.h"
 
 #define GOLDEN "t/golden/reference.json"
@@ -22,52 +21,75 @@
 #define NEAR_TIE 1e-4           /* logits: the two best of a row */
 #define CONTEXT 128u
 
+#define COMPANY 5u              /* tokens of another sequence in the batch */
+#define BLOCKS (CONTEXT / MOE_BLOCK_TOKENS)
+#define GROUPS 4u
+
+/* How a model is run: all ways must give the same bits. */
 typedef struct {
-    moe_model_t *model;
-    moe_forward_t *forward;
-    uint32_t blocks[CONTEXT / MOE_BLOCK_TOKENS];
-} fixture_t;
+    uint32_t ranks, parts;
+    unsigned threads;
+    uint32_t chunk;             /* most tokens of a step */
+    uint32_t company;           /* tokens of the other sequence */
+} way_t;
 
 
-static void load_model(fixture_t *f, const json_t *test, unsigned threads)
+static moe_model_t *open_model(const json_t *test)
 {
     tiny_files_t files = reference_model_make(test);
     char *directory = tiny_directory();
+    moe_model_t *model;
     moe_error_t error;
 
     tiny_model_save(&files, directory);
-    f->model = moe_model_open(directory, &error);
-    if (f->model == NULL) {
+    model = moe_model_open(directory, &error);
+    if (model == NULL) {
         fail_msg("%s: %s", json_string_value(json_object_get(test, "name")), error.message);
     }
     tiny_directory_remove(directory);
     tiny_model_free(&files);
-    f->forward = moe_forward_create(f->model, &(moe_forward_options_t) {
-        .threads = threads, .context = CONTEXT, .batch_rows = CONTEXT, .batch_sequences = 1,
-        .batch_outputs = CONTEXT,
-        .cache_bytes = CONTEXT / MOE_BLOCK_TOKENS * moe_forward_block_bytes(f->model, MOE_KV_F32)
-    }, &error);
-    assert_non_null(f->forward);
-    for (uint32_t b = 0; b < CONTEXT / MOE_BLOCK_TOKENS; b++) {
-        f->blocks[b] = CONTEXT / MOE_BLOCK_TOKENS - 1 - b;
+    return model;
+}
+
+
+static moe_ranks_t *make_ranks(moe_model_t *model, const way_t *way)
+{
+    const moe_ranks_options_t options = {
+        .ranks = way->ranks, .tensor_parallel = way->parts,
+        .forward = {
+            .threads = way->threads, .context = CONTEXT, .batch_rows = CONTEXT + COMPANY,
+            .batch_sequences = 2, .batch_outputs = CONTEXT,
+            .cache_bytes = (BLOCKS + 1) * moe_forward_block_bytes(model, MOE_KV_F32)
+        }
+    };
+    moe_error_t error;
+    moe_ranks_t *ranks = moe_ranks_create(model, &options, &error);
+
+    if (ranks == NULL) {
+        fail_msg("%s", error.message);
     }
+    return ranks;
 }
 
 
-static void free_model(fixture_t *f)
+/* Logits [groups] of n tokens, which all groups compute, each beside another sequence. */
+static void step(moe_ranks_t *ranks, const uint32_t *tokens, uint32_t n, uint32_t position,
+                 uint32_t company, const float **logits)
 {
-    moe_forward_free(f->forward);
-    moe_model_close(f->model);
-}
+    static const uint32_t others[COMPANY] = { 9, 8, 7, 6, 5 };
+    const uint32_t blocks[BLOCKS + 1] = { 3, 8, 1, 6, 0, 7, 2, 5, 4 };
+    const moe_batch_sequence_t sequences[] = {
+        { tokens, n, position, blocks, n }, { others, company, 0, blocks + BLOCKS, 0 }
+    };
+    const moe_batch_t batch = {
+        .sequences = sequences, .n_sequences = company > 0 ? 2 : 1
+    };
+    const moe_batch_t *const batches[GROUPS] = { &batch, &batch, &batch, &batch };
+    moe_error_t error;
 
-
-static const float *step(fixture_t *f, const uint32_t *tokens, uint32_t n, uint32_t position,
-                         uint32_t outputs)
-{
-    const moe_batch_sequence_t sequence = { tokens, n, position, f->blocks, outputs };
-    const moe_batch_t batch = { .sequences = &sequence, .n_sequences = 1 };
-
-    return moe_forward_step(f->forward, &batch, NULL);
+    if (moe_ranks_step(ranks, batches, logits, &error) != 0) {
+        fail_msg("%s", error.message);
+    }
 }
 
 
@@ -136,57 +158,67 @@ static double check_prompt(const json_t *golden, const json_t *test, const float
 }
 
 
-static void check_greedy(fixture_t *f, const json_t *test, uint32_t position, const float *logits)
+static void check_greedy(moe_ranks_t *ranks, const json_t *test, uint32_t position,
+                         const float *logits, uint32_t vocabulary)
 {
     uint32_t greedy[CONTEXT];
     const uint32_t n = load_ids(json_object_get(test, "greedy"), greedy);
 
     assert_true(n >= 32 && position + n <= CONTEXT);
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t best = best_token(logits, f->model->vocabulary);
+        const uint32_t best = best_token(logits, vocabulary);
 
         if (best != greedy[i]) {
             fail_msg("token %u of the continuation: %u instead of %u", i, best, greedy[i]);
         }
-        logits = step(f, &best, 1, position + i, 1);
+        step(ranks, &best, 1, position + i, 0, &logits);
     }
 }
 
 
-/* The same logits, to the bit, from chunks of 7 tokens and more threads. */
-static void check_chunks(const json_t *test, const uint32_t *prompt, uint32_t n,
-                         const float *whole)
+static void check_bits(moe_model_t *model, const way_t *way, const uint32_t *prompt, uint32_t n,
+                       const float *expected)
 {
-    fixture_t f;
+    moe_ranks_t *ranks = make_ranks(model, way);
+    const float *logits[GROUPS];
 
-    load_model(&f, test, 3);
-    for (uint32_t at = 0; at < n; at += 7) {
-        const uint32_t rows = n - at < 7 ? n - at : 7;
-        const float *logits = step(&f, prompt + at, rows, at, rows);
+    for (uint32_t at = 0; at < n; at += way->chunk) {
+        const uint32_t rows = n - at < way->chunk ? n - at : way->chunk;
 
-        assert_memory_equal(logits, whole + (size_t) at * f.model->vocabulary,
-                            rows * f.model->vocabulary * sizeof(float));
+        step(ranks, prompt + at, rows, at, way->company, logits);
+        for (uint32_t group = 0; group < moe_ranks_groups(ranks); group++) {
+            assert_memory_equal(logits[group], expected + (size_t) at * model->vocabulary,
+                                rows * model->vocabulary * sizeof(float));
+        }
     }
-    free_model(&f);
+    moe_ranks_free(ranks);
 }
 
 
 static void run_case(const json_t *golden, const json_t *test)
 {
+    static const way_t plain = { 1, 1, 1, CONTEXT, 0 }, ways[] = {
+        { 1, 1, 3, 7, COMPANY }, { 2, 1, 2, 33, COMPANY }, { 2, 2, 2, 20, 0 },
+        { 4, 2, 4, CONTEXT, COMPANY }
+    };
     uint32_t prompt[CONTEXT];
     const uint32_t n = load_ids(json_object_get(golden, "prompt"), prompt);
-    fixture_t f;
+    moe_model_t *model = open_model(test);
+    moe_ranks_t *ranks = make_ranks(model, &plain);
     const float *logits;
     double error;
 
-    load_model(&f, test, 1);
-    logits = step(&f, prompt, n, 0, n);
-    error = check_prompt(golden, test, logits, f.model->vocabulary);
+    step(ranks, prompt, n, 0, 0, &logits);
+    error = check_prompt(golden, test, logits, model->vocabulary);
     print_message("%-20s %.2g\n", json_string_value(json_object_get(test, "name")), error);
     assert_true(error < TOLERANCE);
-    check_chunks(test, prompt, n, logits);
-    check_greedy(&f, test, n, logits + (size_t) (n - 1) * f.model->vocabulary);
-    free_model(&f);
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        check_bits(model, &ways[i], prompt, n, logits);
+    }
+    check_greedy(ranks, test, n, logits + (size_t) (n - 1) * model->vocabulary,
+                 model->vocabulary);
+    moe_ranks_free(ranks);
+    moe_model_close(model);
 }
 
 
