@@ -129,6 +129,16 @@ const char *moe_config_string_or(moe_config_t *config, const char *key, const ch
 }
 
 
+void moe_config_expect(moe_config_t *config, const char *key, const char *expected)
+{
+    const char *given = moe_config_string_or(config, key, expected);
+
+    if (strcmp(given, expected) != 0) {
+        moe_config_fail(config, key, "\"%.64s\" is not supported here", given);
+    }
+}
+
+
 moe_config_t moe_config_object(moe_config_t *config, const char *key)
 {
     moe_config_t object = *config;

@@ -44,6 +44,9 @@ int moe_config_bool_or(moe_config_t *config, const char *key, int otherwise);
 /* Borrowed from the object, never NULL unless `otherwise` is. */
 const char *moe_config_string_or(moe_config_t *config, const char *key, const char *otherwise);
 
+/* A string that must be `expected` where it is given. */
+void moe_config_expect(moe_config_t *config, const char *key, const char *expected);
+
 /* The object under `key` (which must outlive it), empty when absent. */
 moe_config_t moe_config_object(moe_config_t *config, const char *key);
 

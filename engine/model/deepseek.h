@@ -8,5 +8,6 @@
 extern const moe_family_t moe_family_deepseek_v2;
 extern const moe_family_t moe_family_deepseek_v3;
 extern const moe_family_t moe_family_kimi_k2;
+extern const moe_family_t moe_family_glm4_moe_lite;
 
 #endif

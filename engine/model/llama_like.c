@@ -1,7 +1,7 @@
 /*
- * OLMoE, Mixtral and Qwen3-MoE: Llama's layer with experts.  What distinguishes them is a row of
- * the table of traits: names of keys and tensors, the norm of queries and keys, whether weights of
- * experts are normalised.
+ * OLMoE, Mixtral, Qwen3-MoE, MiniMax-M2 and GLM-4.5: Llama's layer with experts.  What
+ * distinguishes them is a row of the table of traits: names of keys and tensors, the norm of queries
+ * and keys, how much of a head rotates, how experts are chosen and weighted.
  */
 
 #include "engine/model/llama_like.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/model/build.h"
+#include "engine/model/sparse.h"
 
 typedef struct {
     const moe_family_t *family;
@@ -18,10 +18,16 @@ typedef struct {
     const char *block;                  /* what a layer's network is called */
     moe_ffn_names_t expert;
     moe_qk_norm_t norm;
+    const char *norm_key;               /* whether there is that norm; NULL: always */
+    int norm_otherwise;
+    double rotary_share;                /* of a head, where the config says nothing; 0: always all */
     const char *bias_key;               /* of biases of q, k and v; NULL: never */
     int bias_otherwise;                 /* where the config says nothing */
     int output_bias;                    /* where the others are, the output has one, too */
     double norm_eps;                    /* where the config says nothing */
+    int sparse;                         /* networks are those of sparse.h; the rest is not used */
+    moe_score_t score;
+    const char *selection_bias;         /* tensor of the router's, below `block`; NULL: none */
     int normalises;                     /* always, else as norm_topk_prob says */
     int has_dense_layers;
 } traits_t;
@@ -31,6 +37,7 @@ typedef struct {
     moe_outline_t outline;
     moe_gqa_t gqa;              /* without weights and frequencies */
     moe_rope_t rope;
+    moe_sparse_t sparse;        /* if traits->sparse, else: */
     moe_router_t router;        /* without weights */
     uint32_t dense_width, expert_width;
     uint32_t moe_step;          /* every so-manieth layer has experts, counted from 1 ... */
@@ -57,25 +64,53 @@ static const char *const qwen3_moe_keys[] = {
     "moe_intermediate_size", "norm_topk_prob", "num_experts", "use_sliding_window", NULL
 };
 
+/* Keys of the networks before it and of its draft layers say nothing of M2 itself. */
+static const char *const minimax_m2_keys[] = {
+    COMMON_KEYS, "attn_type_list", "layernorm_full_attention_beta",
+    "layernorm_linear_attention_beta", "layernorm_mlp_beta", "mlp_intermediate_size",
+    "mtp_transformer_layers", "norm_topk_prob", "num_local_experts", "num_mtp_modules",
+    "partial_rotary_factor", "qk_norm_type", "rotary_dim", "router_jitter_noise", "scoring_func",
+    "shared_intermediate_size", "shared_moe_mode", "use_mtp", "use_qk_norm", "use_routing_bias",
+    NULL
+};
+
+static const char *const glm4_moe_keys[] = {
+    COMMON_KEYS, MOE_SPARSE_KEYS, "attention_bias", "partial_rotary_factor", "use_qk_norm", NULL
+};
+
 static const traits_t all_traits[] = {
     {
         .family = &moe_family_olmoe, .experts_key = "num_experts",
         .width_key = "intermediate_size", .block = "mlp",
         .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
-        .norm = MOE_QK_NORM_WHOLE, .bias_key = "attention_bias", .output_bias = 1, .norm_eps = 1e-5
+        .norm = MOE_QK_NORM_WHOLE, .bias_key = "attention_bias", .output_bias = 1, .norm_eps = 1e-5,
+        .score = MOE_SCORE_SOFTMAX
     },
     {
         .family = &moe_family_mixtral, .experts_key = "num_local_experts",
         .width_key = "intermediate_size", .block = "block_sparse_moe",
         .expert = { "w1.weight", "w3.weight", "w2.weight" },
-        .norm = MOE_QK_NORM_NONE, .norm_eps = 1e-5, .normalises = 1
+        .norm = MOE_QK_NORM_NONE, .norm_eps = 1e-5, .score = MOE_SCORE_SOFTMAX, .normalises = 1
     },
     {
         .family = &moe_family_qwen3_moe, .experts_key = "num_experts",
         .width_key = "moe_intermediate_size", .block = "mlp",
         .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
         .norm = MOE_QK_NORM_HEAD, .bias_key = "attention_bias", .output_bias = 1,
-        .norm_eps = 1e-6, .has_dense_layers = 1
+        .norm_eps = 1e-6, .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1
+    },
+    {
+        .family = &moe_family_minimax_m2, .experts_key = "num_local_experts",
+        .width_key = "intermediate_size", .block = "block_sparse_moe",
+        .expert = { "w1.weight", "w3.weight", "w2.weight" },
+        .norm = MOE_QK_NORM_WHOLE, .norm_key = "use_qk_norm", .norm_otherwise = 1,
+        .rotary_share = 1, .norm_eps = 1e-6, .score = MOE_SCORE_SIGMOID,
+        .selection_bias = "e_score_correction_bias", .normalises = 1
+    },
+    {
+        .family = &moe_family_glm4_moe, .block = "mlp",
+        .norm = MOE_QK_NORM_HEAD, .norm_key = "use_qk_norm", .rotary_share = 0.5,
+        .bias_key = "attention_bias", .norm_eps = 1e-5, .sparse = 1
     }
 };
 
@@ -136,9 +171,14 @@ static void read_attention(settings_t *s, moe_config_t *config)
     {
         moe_config_fail(config, "rope_theta", "missing");
     }
-    moe_rope_read(&s->rope, config, gqa->head, 0);
+    moe_rope_read(&s->rope, config, gqa->head, s->traits->rotary_share);
     gqa->scale = (float) (1 / sqrt((double) gqa->head));
     gqa->norm = s->traits->norm;
+    if (s->traits->norm_key != NULL
+        && !moe_config_bool_or(config, s->traits->norm_key, s->traits->norm_otherwise))
+    {
+        gqa->norm = MOE_QK_NORM_NONE;
+    }
     gqa->norm_eps = s->outline.norm_eps;
 }
 
@@ -149,13 +189,43 @@ static void read_router(settings_t *s, moe_config_t *config)
 
     router->experts = moe_config_uint(config, s->traits->experts_key, 1, MOE_EXPERTS_LIMIT);
     router->top_k = moe_config_uint(config, "num_experts_per_tok", 1, router->experts);
-    router->score = MOE_SCORE_SOFTMAX;
+    router->score = s->traits->score;
     router->group = MOE_GROUP_NONE;
     router->groups = 1;
     router->groups_kept = 1;
     router->scale = 1;
     router->normalise = s->traits->normalises || moe_config_bool_or(config, "norm_topk_prob", 0);
+    moe_config_expect(config, "scoring_func",
+                      router->score == MOE_SCORE_SIGMOID ? "sigmoid" : "softmax");
+    if (s->traits->selection_bias != NULL && moe_config_bool_or(config, "use_routing_bias", 1)) {
+        router->bias.size = router->experts;
+    }
     s->expert_width = moe_config_uint(config, s->traits->width_key, 1, MOE_WIDTH_LIMIT);
+}
+
+
+/* MiniMax-M2's configs still say what set its hybrid forerunners apart. */
+static void refuse_hybrids(const settings_t *s, moe_config_t *config)
+{
+    static const char *const scales[] = {
+        "layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"
+    };
+    const json_t *type, *types = moe_config_get(config, "attn_type_list");
+    size_t i;
+
+    moe_config_expect(config, "qk_norm_type", "per_layer");
+    moe_config_uint_or(config, "shared_intermediate_size", 0, 0, 0);
+    for (i = 0; i < sizeof(scales) / sizeof(scales[0]); i++) {
+        moe_config_number_or(config, scales[i], 1, 1, 1);
+    }
+    if (types != NULL && json_array_size(types) != s->outline.layers) {
+        moe_config_fail(config, "attn_type_list", "not an array of num_hidden_layers entries");
+    }
+    json_array_foreach(types, i, type) {
+        if (json_integer_value(type) != 1) {
+            moe_config_fail(config, "attn_type_list", "entry %zu is not 1, full attention", i);
+        }
+    }
 }
 
 
@@ -211,8 +281,13 @@ static int read_settings(settings_t *s, const moe_family_t *family, const moe_co
     moe_outline_read(&s->outline, &config, s->traits->norm_eps);
     moe_activation_read(&config);
     read_attention(s, &config);
-    read_router(s, &config);
-    read_dense_layers(s, &config);
+    if (s->traits->sparse) {
+        moe_sparse_read(&s->sparse, &config, s->outline.layers, 0);
+    } else {
+        read_router(s, &config);
+        read_dense_layers(s, &config);
+        refuse_hybrids(s, &config);
+    }
     return config.failed ? -1 : 0;
 }
 
@@ -265,6 +340,7 @@ static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i
 {
     const traits_t *traits = traits_of(family);
     moe_layer_t *layer = &model->layers[i];
+    moe_router_t *router = &layer->moe.router;
     char prefix[96];
 
     snprintf(prefix, sizeof(prefix), "model.layers.%u.", i);
@@ -276,11 +352,17 @@ static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i
         return -1;
     }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.%s.", i, traits->block);
+    if (traits->sparse) {
+        return moe_sparse_take(model, layer, prefix, error);
+    }
     if (!layer->is_moe) {
         return moe_model_take_ffn(model, error, &layer->dense, prefix, &moe_usual_names);
     }
-    if (moe_model_take_weight(model, error, &layer->moe.router.gate, layer->moe.router.experts,
-                              model->hidden, "%sgate.weight", prefix) != 0)
+    if (moe_model_take_weight(model, error, &router->gate, router->experts, model->hidden,
+                              "%sgate.weight", prefix) != 0
+        || (router->bias.size > 0
+            && moe_model_take_vector(model, error, &router->bias, router->experts, "%s%s", prefix,
+                                     traits->selection_bias) != 0))
     {
         return -1;
     }
@@ -305,6 +387,10 @@ static int describe(const moe_family_t *family, moe_model_t *model, const moe_co
 
         layer->mixer = MOE_MIXER_GQA;
         layer->gqa = s.gqa;
+        if (s.traits->sparse) {
+            moe_sparse_describe(&s.sparse, layer, i);
+            continue;
+        }
         layer->is_moe = is_moe_layer(&s, i);
         if (layer->is_moe) {
             layer->moe.router = s.router;
@@ -329,5 +415,15 @@ const moe_family_t moe_family_mixtral = {
 
 const moe_family_t moe_family_qwen3_moe = {
     .model_type = "qwen3_moe", .known_keys = qwen3_moe_keys, .describe = describe,
+    .take_layer = take_layer
+};
+
+const moe_family_t moe_family_minimax_m2 = {
+    .model_type = "minimax_m2", .known_keys = minimax_m2_keys, .describe = describe,
+    .take_layer = take_layer
+};
+
+const moe_family_t moe_family_glm4_moe = {
+    .model_type = "glm4_moe", .known_keys = glm4_moe_keys, .describe = describe,
     .take_layer = take_layer
 };

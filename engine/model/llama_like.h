@@ -1,4 +1,4 @@
-/* Families that are Llama with experts: grouped-query attention, half rotation, softmax routing. */
+/* Families that are Llama with experts: grouped-query attention, half rotation. */
 
 #ifndef MOE_LLAMA_LIKE_H
 #define MOE_LLAMA_LIKE_H
@@ -8,5 +8,7 @@
 extern const moe_family_t moe_family_olmoe;
 extern const moe_family_t moe_family_mixtral;
 extern const moe_family_t moe_family_qwen3_moe;
+extern const moe_family_t moe_family_minimax_m2;
+extern const moe_family_t moe_family_glm4_moe;
 
 #endif

@@ -23,11 +23,7 @@ void moe_outline_read(moe_outline_t *outline, moe_config_t *config, double norm_
 
 void moe_activation_read(moe_config_t *config)
 {
-    const char *activation = moe_config_string_or(config, "hidden_act", "silu");
-
-    if (strcmp(activation, "silu") != 0) {
-        moe_config_fail(config, "hidden_act", "\"%.64s\" is not supported", activation);
-    }
+    moe_config_expect(config, "hidden_act", "silu");
 }
 
 

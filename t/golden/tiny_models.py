@@ -20,11 +20,13 @@ DEFAULTS = dict(
     vocabulary=96, layers=3, dense_layers=1, context=256, heads=4, q_lora=24, kv_lora=32, nope=16,
     rope=8, value=16, dense_width=96, expert_width=32, experts=8, top_k=3, groups=4, groups_kept=2,
     shared=1, normalise=1, tied=0, yarn=0, interleaved=1, mtp=1, scale=2.5, kv_heads=0, head=0,
-    biases=0, seed=1)
+    biases=0, qk_norm=0, rotary=0, seed=1)
 V2 = dict(model_type='deepseek_v2', topk_method='greedy', scoring='softmax', q_lora=0, groups=1,
           groups_kept=1, shared=2, normalise=0, mtp=0, scale=1.0, yarn=1)
 GQA = dict(topk_method='greedy', scoring='softmax', groups=1, groups_kept=1, shared=0, normalise=0,
            dense_layers=0, mtp=0, scale=1.0, heads=6, kv_heads=2, head=16)
+SIGMOID = dict(GQA, topk_method='noaux_tc', scoring='sigmoid', normalise=1, rotary=8)
+GLM = dict(SIGMOID, model_type='glm4_moe', dense_layers=1, shared=1, mtp=1, scale=2.5, biases=1)
 VARIANTS = {
     'V3': dict(),
     'V3, plain queries, F32, half rotation': dict(q_lora=0, dtype='F32', interleaved=0, seed=2),
@@ -47,6 +49,13 @@ VARIANTS = {
                                          seed=13),
     'OLMoE, biases': dict(GQA, model_type='olmoe', biases=1, seed=14),
     'Qwen3-MoE, biases': dict(GQA, model_type='qwen3_moe', biases=1, normalise=1, seed=15),
+    'MiniMax-M2': dict(SIGMOID, model_type='minimax_m2', qk_norm=1, seed=20),
+    'MiniMax-M2, no norm, F16': dict(SIGMOID, model_type='minimax_m2', rotary=4, dtype='F16',
+                                     seed=21),
+    'GLM-4.5': dict(GLM, qk_norm=1, seed=25),
+    'GLM-4.5-Air, YaRN': dict(GLM, yarn=1, rotary=12, scale=1.0, biases=0, seed=23),
+    'GLM-4.7-Flash': dict(model_type='glm4_moe_lite', groups=1, groups_kept=1, value=24, scale=1.8,
+                          seed=24),
 }
 TOKENS = [0, 95, 7, 7, 31, 64, 2, 90, 13, 58, 41, 29, 77, 3, 66, 20, 8, 84, 50, 1]
 ROWS = [0, 1, 9, 19]
@@ -93,6 +102,20 @@ class Tensors(dict):
         self.weight(prefix + 'down_proj.weight', hidden, width)
 
 
+def block(o):
+    return 'block_sparse_moe.' if o['model_type'] in ('mixtral', 'minimax_m2') else 'mlp.'
+
+
+def make_moe(w, o, m):
+    w.weight(m + 'gate.weight', o['experts'], o['hidden'])
+    if o['topk_method'] == 'noaux_tc':
+        w.tensor(m + 'gate.e_score_correction_bias', (o['experts'],), 0, 0.25, 'F32')
+    for e in range(o['experts']):
+        w.ffn(m + 'experts.%d.' % e, o['expert_width'])
+    if o['shared']:
+        w.ffn(m + 'shared_experts.', o['shared'] * o['expert_width'])
+
+
 def make_gqa_layer(w, o, i):
     h, p = o['hidden'], 'model.layers.%d.' % i
     q, kv = o['heads'] * o['head'], o['kv_heads'] * o['head']
@@ -104,19 +127,27 @@ def make_gqa_layer(w, o, i):
     w.weight(a + 'v_proj.weight', kv, h)
     w.weight(a + 'o_proj.weight', h, q)
     if o['biases']:
-        for name, size in ('q', q), ('k', kv), ('v', kv), ('o', h):
+        sizes = dict(q=q, k=kv, v=kv, o=h)
+        if o['model_type'] == 'glm4_moe':
+            del sizes['o']
+        for name, size in sizes.items():
             w.tensor(a + name + '_proj.bias', (size,), 0, 0.5)
-    if o['model_type'] != 'mixtral':
-        whole = o['model_type'] == 'olmoe'
+    if o['model_type'] in ('olmoe', 'qwen3_moe') or o['qk_norm']:
+        whole = o['model_type'] in ('olmoe', 'minimax_m2')
         w.norm(a + 'q_norm.weight', q if whole else o['head'])
         w.norm(a + 'k_norm.weight', kv if whole else o['head'])
-    m = p + ('block_sparse_moe.' if o['model_type'] == 'mixtral' else 'mlp.')
+    m = p + block(o)
     if i < o['dense_layers']:
         w.ffn(m, o['dense_width'])
         return
+    if o['model_type'] == 'glm4_moe':
+        make_moe(w, o, m)
+        return
     w.weight(m + 'gate.weight', o['experts'], h)
+    if o['topk_method'] == 'noaux_tc':
+        w.tensor(m + 'e_score_correction_bias', (o['experts'],), 0, 0.25, 'F32')
     for e in range(o['experts']):
-        if o['model_type'] == 'mixtral':
+        if block(o) != 'mlp.':
             w.weight(m + 'experts.%d.w1.weight' % e, o['expert_width'], h)
             w.weight(m + 'experts.%d.w3.weight' % e, o['expert_width'], h)
             w.weight(m + 'experts.%d.w2.weight' % e, h, o['expert_width'])
@@ -153,14 +184,8 @@ def make(o):
         m = p + 'mlp.'
         if i < o['dense_layers']:
             w.ffn(m, o['dense_width'])
-            continue
-        w.weight(m + 'gate.weight', o['experts'], h)
-        if o['topk_method'] == 'noaux_tc':
-            w.tensor(m + 'gate.e_score_correction_bias', (o['experts'],), 0, 0.25, 'F32')
-        for e in range(o['experts']):
-            w.ffn(m + 'experts.%d.' % e, o['expert_width'])
-        if o['shared']:
-            w.ffn(m + 'shared_experts.', o['shared'] * o['expert_width'])
+        else:
+            make_moe(w, o, m)
     return w
 
 
@@ -236,7 +261,7 @@ def attention(o, w, p, x):
 
 def gqa_angles(o, n):
     """Rotation of position p, pair j; the factor on cosine and sine."""
-    d = o['head']
+    d = o['rotary'] or o['head']
     f = 10000.0 ** (-np.arange(0, d, 2) / d)
     if not o['yarn']:
         return np.outer(np.arange(n), f), 1.0
@@ -249,9 +274,10 @@ def gqa_angles(o, n):
 
 
 def gqa_rotate(x, angle, magnitude):
-    a, b = np.split(x, 2, -1)
-    return magnitude * np.concatenate([a * np.cos(angle) - b * np.sin(angle),
-                                       b * np.cos(angle) + a * np.sin(angle)], -1)
+    half = angle.shape[-1]
+    a, b, rest = np.split(x, [half, 2 * half], -1)
+    c, s = magnitude * np.cos(angle), magnitude * np.sin(angle)
+    return np.concatenate([a * c - b * s, b * c + a * s, rest], -1)
 
 
 def project(w, name, x):
@@ -262,10 +288,11 @@ def project(w, name, x):
 def gqa(o, w, p, x):
     n, d = len(x), o['head']
     q, k, v = (project(w, p + name + '_proj', x) for name in 'qkv')
-    if o['model_type'] == 'olmoe':
+    whole = o['model_type'] in ('olmoe', 'minimax_m2')
+    if whole and p + 'q_norm.weight' in w:
         q, k = rms(q, w[p + 'q_norm.weight']), rms(k, w[p + 'k_norm.weight'])
     q, k, v = (t.reshape(n, -1, d).transpose(1, 0, 2) for t in (q, k, v))
-    if o['model_type'] == 'qwen3_moe':
+    if not whole and p + 'q_norm.weight' in w:
         q, k = rms(q, w[p + 'q_norm.weight']), rms(k, w[p + 'k_norm.weight'])
     angle = gqa_angles(o, n)
     q, k = gqa_rotate(q, *angle), gqa_rotate(k, *angle)
@@ -281,7 +308,8 @@ def route(o, w, p, x, margins):
     scores = softmax(logits) if o['scoring'] == 'softmax' else 1 / (1 + np.exp(-logits))
     keys = scores.copy()
     if o['topk_method'] == 'noaux_tc':
-        keys = keys + w[p + 'gate.e_score_correction_bias']
+        bias = p + 'e_score_correction_bias'
+        keys = keys + (w[bias] if bias in w else w[p + 'gate.e_score_correction_bias'])
     if o['topk_method'] != 'greedy' and o['groups'] > 1:
         per_group = keys.reshape(o['groups'], -1)
         best = np.sort(per_group, -1)[:, ::-1]
@@ -315,7 +343,7 @@ def forward(o, w, margins):
         p = 'model.layers.%d.' % i
         x = x + (gqa if o['kv_heads'] else attention)(o, w, p + 'self_attn.', rms(x, w[p + 'input_layernorm.weight']))
         h = rms(x, w[p + 'post_attention_layernorm.weight'])
-        m = p + ('block_sparse_moe.' if o['model_type'] == 'mixtral' else 'mlp.')
+        m = p + block(o)
         x = x + (ffn(w, m, h) if i < o['dense_layers'] else moe(o, w, m, h, margins))
     head = w['model.embed_tokens.weight' if o['tied'] else 'lm_head.weight']
     return rms(x, w['model.norm.weight']) @ head.T

@@ -16,7 +16,7 @@
 #include "t/unit/tiny_model.h"
 
 #define MAX_TOKENS 320u
-#define N_MODELS 4u
+#define N_MODELS 6u
 #define MAX_BLOCKS (MAX_TOKENS / MOE_BLOCK_TOKENS)
 
 typedef struct {
@@ -29,14 +29,16 @@ typedef struct {
 /* A model of each kind of attention. */
 static tiny_model_t model_of(size_t index)
 {
-    static const char *const grouped[] = { "olmoe", "mixtral", "qwen3_moe" };
+    static const char *const grouped[] = {
+        "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe"
+    };
     tiny_model_t options;
 
     if (index == 0) {
         return tiny_model_defaults();
     }
     options = tiny_model_gqa(grouped[index - 1]);
-    options.biases = index == 3;
+    options.biases |= index == 3;
     if (index == 2) {
         options.heads = 20;             /* more of a group than fit a panel */
         options.kv_heads = 1;

@@ -437,9 +437,36 @@ static void test_damaged_grouped_configs(void **state)
         { NULL, "moe_intermediate_size", "moe_intermediate_size: missing" },
     };
 
+    static const damage_t minimax[] = {
+        { "{\"rotary_dim\": 18}", NULL, "rotary_dim: 18 is not within 2..16" },
+        { "{\"partial_rotary_factor\": 0.25}", NULL,
+          "rotary_dim: 8, but partial_rotary_factor 0.25 of 16" },
+        { "{\"scoring_func\": \"softmax\"}", NULL, "scoring_func: \"softmax\" is not supported" },
+        { "{\"use_routing_bias\": false}", NULL, "e_score_correction_bias: not part of this" },
+        { "{\"use_qk_norm\": false}", NULL, "self_attn.k_norm.weight: not part of this model" },
+        { "{\"qk_norm_type\": \"per_head\"}", NULL, "qk_norm_type: \"per_head\" is not supported" },
+        { "{\"shared_intermediate_size\": 32}", NULL, "shared_intermediate_size: 32" },
+        { "{\"attn_type_list\": [1, 0, 1]}", NULL, "attn_type_list: entry 1 is not 1" },
+        { "{\"attn_type_list\": [1]}", NULL, "attn_type_list: not an array" },
+        { "{\"layernorm_mlp_beta\": 3.5}", NULL, "layernorm_mlp_beta: 3.5 is not within 1..1" },
+        { "{\"attention_bias\": true}", NULL, "attention_bias: unknown key" },
+    };
+    static const damage_t glm[] = {
+        { "{\"use_qk_norm\": false}", NULL, "self_attn.k_norm.weight: not part of this model" },
+        { "{\"attention_bias\": false}", NULL, "self_attn.k_proj.bias: not part of this model" },
+        { "{\"first_k_dense_replace\": 0}", NULL, "layers.0.mlp.gate.weight: missing" },
+        { "{\"n_shared_experts\": 2}", NULL, "shared_experts.gate_proj.weight: shape [32, 64]" },
+        { "{\"scoring_func\": \"softmax\"}", NULL, "scoring_func: \"softmax\" is not supported" },
+        { "{\"partial_rotary_factor\": 0.2}", NULL, "partial_rotary_factor: 3 of 16" },
+        { "{\"num_experts\": 8}", NULL, "num_experts: unknown key" },
+        { "{\"num_hidden_layers\": 2}", NULL, "layers.2.input_layernorm.weight: not part of" },
+    };
+
     check_damage(tiny_model_gqa("olmoe"), olmoe, sizeof(olmoe) / sizeof(olmoe[0]));
     check_damage(tiny_model_gqa("mixtral"), mixtral, sizeof(mixtral) / sizeof(mixtral[0]));
     check_damage(tiny_model_gqa("qwen3_moe"), qwen3, sizeof(qwen3) / sizeof(qwen3[0]));
+    check_damage(tiny_model_gqa("minimax_m2"), minimax, sizeof(minimax) / sizeof(minimax[0]));
+    check_damage(tiny_model_gqa("glm4_moe"), glm, sizeof(glm) / sizeof(glm[0]));
 }
 
 

@@ -73,15 +73,15 @@ static void test_same_bits(void **state)
 static void test_grouped_queries(void **state)
 {
     const uint32_t worlds[][2] = { { 2, 1 }, { 2, 2 }, { 4, 2 }, { 3, 3 } };
-    const char *const families[] = { "olmoe", "mixtral", "qwen3_moe" };
+    const char *const families[] = { "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe" };
 
-    for (size_t m = 0; m < 3; m++) {
+    for (size_t m = 0; m < sizeof(families) / sizeof(families[0]); m++) {
         tiny_model_t model = tiny_model_gqa(families[m]);
         float *expected;
         fixture_t *f;
 
         model.kv_heads = 3;
-        model.biases = m == 2;
+        model.biases |= m == 2;
         f = open_model(model);
         expected = compute_alone(f, MOE_PAYLOAD_F32);
         for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++) {

@@ -33,6 +33,8 @@ typedef struct {
     uint32_t heads, q_lora, kv_lora, nope, rope, value;         /* q_lora 0: null in the config */
     uint32_t kv_heads, head;                                    /* of families with GQA */
     uint32_t biases;                                            /* of attention: 1: yes */
+    uint32_t qk_norm, rotary;                                   /* of MiniMax-M2 and GLM-4.5: 1: yes;
+                                                                 * dimensions of a head */
     uint32_t dense_width, expert_width, experts, top_k, groups, groups_kept, shared;
     int normalise, tied, yarn, interleaved, mtp;
     double scale;                                               /* routed_scaling_factor */
@@ -80,10 +82,12 @@ static inline tiny_model_t tiny_model_v2(void)
 }
 
 
-/* A family with grouped queries: "olmoe", "mixtral", "qwen3_moe". */
+/* A family with grouped queries: "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe". */
 static inline tiny_model_t tiny_model_gqa(const char *model_type)
 {
     const int mixtral = strcmp(model_type, "mixtral") == 0;
+    const int glm = strcmp(model_type, "glm4_moe") == 0;
+    const int minimax = strcmp(model_type, "minimax_m2") == 0;
     tiny_model_t options = tiny_model_defaults();
 
     options.model_type = model_type;
@@ -99,6 +103,20 @@ static inline tiny_model_t tiny_model_gqa(const char *model_type)
     options.dense_layers = 0;
     options.mtp = 0;
     options.scale = 1;
+    if (glm || minimax) {
+        options.topk_method = "noaux_tc";
+        options.scoring = "sigmoid";
+        options.normalise = 1;
+        options.qk_norm = 1;
+        options.rotary = 8;
+    }
+    if (glm) {
+        options.dense_layers = 1;
+        options.shared = 1;
+        options.mtp = 1;
+        options.scale = 2.5;
+        options.biases = 1;
+    }
     return options;
 }
 
@@ -216,6 +234,9 @@ static inline void tiny_mixtral_moe(tiny_files_t *files, const tiny_model_t *o, 
     char name[96];
 
     tiny_weight(files, o, prefix, "gate.weight", o->experts, o->hidden);
+    if (strcmp(o->topk_method, "noaux_tc") == 0) {
+        tiny_tensor(files, "F32", prefix, "e_score_correction_bias", o->experts, 0, 0, 0.25f);
+    }
     for (uint32_t e = 0; e < o->experts; e++) {
         snprintf(name, sizeof(name), "%sexperts.%u.", prefix, e);
         tiny_weight(files, o, name, "w1.weight", o->expert_width, o->hidden);
@@ -244,16 +265,31 @@ static inline void tiny_moe(tiny_files_t *files, const tiny_model_t *o, const ch
 }
 
 
+/* What a layer for multi-token prediction has besides. */
+static inline void tiny_mtp(tiny_files_t *files, const tiny_model_t *o, const char *prefix)
+{
+    tiny_norm(files, o, prefix, "enorm.weight", o->hidden);
+    tiny_norm(files, o, prefix, "hnorm.weight", o->hidden);
+    tiny_weight(files, o, prefix, "eh_proj.weight", o->hidden, 2 * o->hidden);
+    tiny_norm(files, o, prefix, "shared_head.norm.weight", o->hidden);
+}
+
+
 static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, uint32_t i)
 {
     const uint32_t q = o->heads * o->head, kv = o->kv_heads * o->head;
-    const int whole = strcmp(o->model_type, "olmoe") == 0;
+    const int minimax = strcmp(o->model_type, "minimax_m2") == 0;
+    const int glm = strcmp(o->model_type, "glm4_moe") == 0;
+    const int whole = strcmp(o->model_type, "olmoe") == 0 || minimax;
     const int mixtral = strcmp(o->model_type, "mixtral") == 0;
     char prefix[64];
 
     snprintf(prefix, sizeof(prefix), "model.layers.%u.", i);
     tiny_norm(files, o, prefix, "input_layernorm.weight", o->hidden);
     tiny_norm(files, o, prefix, "post_attention_layernorm.weight", o->hidden);
+    if (i >= o->layers) {
+        tiny_mtp(files, o, prefix);
+    }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
     tiny_weight(files, o, prefix, "q_proj.weight", q, o->hidden);
     tiny_weight(files, o, prefix, "k_proj.weight", kv, o->hidden);
@@ -263,18 +299,20 @@ static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, ui
         tiny_tensor(files, o->dtype, prefix, "q_proj.bias", q, 0, 0, 0.5f);
         tiny_tensor(files, o->dtype, prefix, "k_proj.bias", kv, 0, 0, 0.5f);
         tiny_tensor(files, o->dtype, prefix, "v_proj.bias", kv, 0, 0, 0.5f);
+    }
+    if (o->biases && !glm) {
         tiny_tensor(files, o->dtype, prefix, "o_proj.bias", o->hidden, 0, 0, 0.5f);
     }
-    if (!mixtral) {
+    if (!mixtral && (o->qk_norm || !(glm || minimax))) {
         tiny_norm(files, o, prefix, "q_norm.weight", whole ? q : o->head);
         tiny_norm(files, o, prefix, "k_norm.weight", whole ? kv : o->head);
     }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.%s.", i,
-             mixtral ? "block_sparse_moe" : "mlp");
+             mixtral || minimax ? "block_sparse_moe" : "mlp");
     if (i < o->dense_layers) {
         tiny_ffn(files, o, prefix, o->dense_width);
     } else {
-        (mixtral ? tiny_mixtral_moe : tiny_moe)(files, o, prefix);
+        (mixtral || minimax ? tiny_mixtral_moe : tiny_moe)(files, o, prefix);
     }
 }
 
@@ -288,10 +326,7 @@ static inline void tiny_layer(tiny_files_t *files, const tiny_model_t *o, uint32
     tiny_norm(files, o, prefix, "input_layernorm.weight", o->hidden);
     tiny_norm(files, o, prefix, "post_attention_layernorm.weight", o->hidden);
     if (i >= o->layers) {
-        tiny_norm(files, o, prefix, "enorm.weight", o->hidden);
-        tiny_norm(files, o, prefix, "hnorm.weight", o->hidden);
-        tiny_weight(files, o, prefix, "eh_proj.weight", o->hidden, 2 * o->hidden);
-        tiny_norm(files, o, prefix, "shared_head.norm.weight", o->hidden);
+        tiny_mtp(files, o, prefix);
     }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
     if (o->q_lora > 0) {
@@ -314,9 +349,32 @@ static inline void tiny_layer(tiny_files_t *files, const tiny_model_t *o, uint32
 }
 
 
+/* What MiniMax-M2's and GLM-4.5's configs say otherwise than those of the older families. */
+static inline void tiny_sigmoid_config(json_t *config, const tiny_model_t *o)
+{
+    json_object_set_new(config, "use_qk_norm", json_boolean(o->qk_norm));
+    if (strcmp(o->model_type, "minimax_m2") == 0) {
+        json_object_update_new(config, json_pack(
+            "{s:i, s:i, s:s, s:b, s:s, s:i, s:b, s:i}", "num_local_experts", o->experts,
+            "rotary_dim", o->rotary, "scoring_func", o->scoring, "use_routing_bias", 1,
+            "qk_norm_type", "per_layer", "shared_intermediate_size", 0, "use_mtp", 1,
+            "num_mtp_modules", 3));
+        return;
+    }
+    json_object_update_new(config, json_pack(
+        "{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:i, s:b}", "intermediate_size",
+        o->dense_width, "moe_intermediate_size", o->expert_width, "n_routed_experts", o->experts,
+        "n_group", o->groups, "topk_group", o->groups_kept, "n_shared_experts", o->shared,
+        "first_k_dense_replace", o->dense_layers, "routed_scaling_factor", o->scale,
+        "partial_rotary_factor", (double) o->rotary / o->head, "num_nextn_predict_layers", o->mtp,
+        "norm_topk_prob", o->normalise));
+}
+
+
 static inline json_t *tiny_gqa_config(const tiny_model_t *o)
 {
     const int mixtral = strcmp(o->model_type, "mixtral") == 0;
+    const int sigmoid = strcmp(o->scoring, "sigmoid") == 0;
     const int qwen = strcmp(o->model_type, "qwen3_moe") == 0;
     json_t *dense = json_array(), *config = json_pack(
         "{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:i, s:i}",
@@ -328,9 +386,13 @@ static inline json_t *tiny_gqa_config(const tiny_model_t *o)
         qwen ? o->dense_width : o->expert_width);
 
     tiny_check(config != NULL, "json_pack");
-    json_object_set_new(config, mixtral ? "num_local_experts" : "num_experts",
-                        json_integer(o->experts));
-    if (!mixtral) {
+    if (sigmoid) {
+        tiny_sigmoid_config(config, o);
+    } else {
+        json_object_set_new(config, mixtral ? "num_local_experts" : "num_experts",
+                            json_integer(o->experts));
+    }
+    if (!mixtral && !sigmoid) {
         json_object_set_new(config, "norm_topk_prob", json_boolean(o->normalise));
     }
     for (uint32_t i = 0; i < o->dense_layers; i++) {
