@@ -160,7 +160,8 @@ $(BUILD)/target/%: $(BUILD)/t/fuzz/%_fuzz.o $(FUZZ_LIBRARY)
 	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(LDLIBS) -o $@
 
 # The module's parser of bodies needs nothing of nginx but its headers.
-FUZZ_PARSER := $(addprefix $(BUILD)/http/,openai_fields.o openai_parse.o)
+FUZZ_PARSER := $(addprefix $(BUILD)/http/,openai_fields.o openai_messages.o openai_parse.o \
+	openai_tools.o)
 $(BUILD)/target/openai: $(FUZZ_PARSER)
 $(BUILD)/t/fuzz/openai_fuzz.o $(FUZZ_PARSER): CFLAGS += \
 	$(addprefix -isystem $(NGINX_SOURCE)/src/,core event event/modules os/unix http http/modules http/v2) \

@@ -12,19 +12,11 @@
 #include <math.h>
 
 
-#define NGX_HTTP_MOE_MESSAGES_LIMIT   8192
 #define NGX_HTTP_MOE_ARGUMENTS_DEPTH  64
 
 
 static ngx_int_t ngx_http_moe_take_unsupported(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field);
-static ngx_int_t ngx_http_moe_take_message(ngx_http_moe_parse_t *parse,
-    size_t index, json_t *message);
-static ngx_int_t ngx_http_moe_take_member(ngx_http_moe_parse_t *parse,
-    size_t index, json_t *message, const char *member);
-static ngx_int_t ngx_http_moe_take_content(ngx_http_moe_parse_t *parse,
-    size_t index, json_t *content);
-static ngx_uint_t ngx_http_moe_deeper(json_t *value, ngx_uint_t levels);
 
 
 ngx_int_t
@@ -43,6 +35,21 @@ ngx_http_moe_parse_error(ngx_http_moe_parse_t *parse, const char *code,
     parse->job->failed = 1;
 
     return NGX_ERROR;
+}
+
+
+ngx_int_t
+ngx_http_moe_parse_error_at(ngx_http_moe_parse_t *parse, const char *code,
+    const char *what, const char *format, ...)
+{
+    char     place[96];
+    va_list  args;
+
+    va_start(args, format);
+    (void) vsnprintf(place, sizeof(place), format, args);
+    va_end(args);
+
+    return ngx_http_moe_parse_error(parse, code, place, "%s %s", place, what);
 }
 
 
@@ -314,24 +321,6 @@ ngx_http_moe_take_nothing(ngx_http_moe_parse_t *parse,
 
 
 ngx_int_t
-ngx_http_moe_take_choice(ngx_http_moe_parse_t *parse,
-    const ngx_http_moe_field_t *field, json_t *value)
-{
-    const char  *choice;
-
-    choice = json_string_value(value);
-
-    if (choice
-        && (strcmp(choice, "none") == 0 || strcmp(choice, "auto") == 0))
-    {
-        return NGX_OK;
-    }
-
-    return ngx_http_moe_take_unsupported(parse, field);
-}
-
-
-ngx_int_t
 ngx_http_moe_take_format(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value)
 {
@@ -358,161 +347,6 @@ ngx_http_moe_take_prompt(ngx_http_moe_parse_t *parse,
     }
 
     parse->prompt = value;
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
-ngx_http_moe_take_messages(ngx_http_moe_parse_t *parse,
-    const ngx_http_moe_field_t *field, json_t *value)
-{
-    size_t  i, n;
-
-    n = json_array_size(value);
-
-    if (!json_is_array(value) || n == 0 || n > NGX_HTTP_MOE_MESSAGES_LIMIT) {
-        return ngx_http_moe_parse_error(parse, NULL, field->name,
-                   "messages must be a list of 1 to %d messages",
-                   NGX_HTTP_MOE_MESSAGES_LIMIT);
-    }
-
-    for (i = 0; i < n; i++) {
-        if (ngx_http_moe_take_message(parse, i, json_array_get(value, i))
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    parse->prompt = value;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_moe_take_message(ngx_http_moe_parse_t *parse, size_t index,
-    json_t *message)
-{
-    char         name[64];
-    json_t      *content, *calls;
-    ngx_uint_t   i;
-    const char  *role;
-
-    static const char  *roles[] = { "system", "developer", "user",
-                                    "assistant", "tool", NULL };
-
-    if (!json_is_object(message)) {
-        (void) snprintf(name, sizeof(name), "messages[%zu]", index);
-        return ngx_http_moe_parse_error(parse, NULL, name,
-                                        "%s must be an object", name);
-    }
-
-    role = json_string_value(json_object_get(message, "role"));
-
-    for (i = 0; role && roles[i]; i++) {
-        if (strcmp(role, roles[i]) == 0) {
-            break;
-        }
-    }
-
-    if (role == NULL || roles[i] == NULL) {
-        (void) snprintf(name, sizeof(name), "messages[%zu].role", index);
-        return ngx_http_moe_parse_error(parse, NULL, name,
-                   "%s must be one of system, developer, user, assistant, "
-                   "tool", name);
-    }
-
-    if (ngx_http_moe_take_member(parse, index, message, "name") != NGX_OK
-        || ngx_http_moe_take_member(parse, index, message, "tool_call_id")
-           != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    content = json_object_get(message, "content");
-    calls = json_object_get(message, "tool_calls");
-
-    if (calls && !json_is_null(calls) && !json_is_array(calls)) {
-        (void) snprintf(name, sizeof(name), "messages[%zu].tool_calls", index);
-        return ngx_http_moe_parse_error(parse, NULL, name,
-                                        "%s must be a list", name);
-    }
-
-    /* a message of tool calls needs no content of its own */
-
-    if ((content == NULL || json_is_null(content))
-        && strcmp(role, "assistant") == 0 && json_array_size(calls))
-    {
-        return NGX_OK;
-    }
-
-    return ngx_http_moe_take_content(parse, index, content);
-}
-
-
-/* A member of a message that must be a string, where it is. */
-
-static ngx_int_t
-ngx_http_moe_take_member(ngx_http_moe_parse_t *parse, size_t index,
-    json_t *message, const char *member)
-{
-    char     name[64];
-    json_t  *value;
-
-    value = json_object_get(message, member);
-
-    if (value == NULL || json_is_null(value) || json_is_string(value)) {
-        return NGX_OK;
-    }
-
-    (void) snprintf(name, sizeof(name), "messages[%zu].%s", index, member);
-
-    return ngx_http_moe_parse_error(parse, NULL, name, "%s must be a string",
-                                    name);
-}
-
-
-static ngx_int_t
-ngx_http_moe_take_content(ngx_http_moe_parse_t *parse, size_t index,
-    json_t *content)
-{
-    char         name[64];
-    size_t       i, n;
-    json_t      *part;
-    const char  *type;
-
-    if (json_is_string(content)) {
-        return NGX_OK;
-    }
-
-    n = json_array_size(content);
-
-    if (n == 0) {
-        (void) snprintf(name, sizeof(name), "messages[%zu].content", index);
-        return ngx_http_moe_parse_error(parse, NULL, name,
-                   "%s must be a string or a list of parts", name);
-    }
-
-    for (i = 0; i < n; i++) {
-        part = json_array_get(content, i);
-        type = json_string_value(json_object_get(part, "type"));
-
-        if (type == NULL || strcmp(type, "text") != 0) {
-            (void) snprintf(name, sizeof(name),
-                            "messages[%zu].content[%zu].type", index, i);
-            return ngx_http_moe_parse_error(parse, "unsupported_value", name,
-                                            "%s must be \"text\"", name);
-        }
-
-        if (!json_is_string(json_object_get(part, "text"))) {
-            (void) snprintf(name, sizeof(name),
-                            "messages[%zu].content[%zu].text", index, i);
-            return ngx_http_moe_parse_error(parse, NULL, name,
-                                            "%s must be a string", name);
-        }
-    }
 
     return NGX_OK;
 }
@@ -720,9 +554,7 @@ ngx_http_moe_take_stream_options(ngx_http_moe_parse_t *parse,
 }
 
 
-/* Whether value has more than `levels` levels of lists and objects. */
-
-static ngx_uint_t
+ngx_uint_t
 ngx_http_moe_deeper(json_t *value, ngx_uint_t levels)
 {
     size_t       i;

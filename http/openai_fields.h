@@ -28,6 +28,7 @@ typedef struct {
     size_t                       size;         /* of all frames */
     json_t                      *prompt;       /* or messages; borrowed */
     json_t                      *arguments;    /* of the template; owned */
+    json_t                      *tools;        /* NULL: none; owned */
     int64_t                      max_tokens;   /* -1: not given */
     int64_t                      n;
     int64_t                      best_of;      /* -1 */
@@ -36,6 +37,7 @@ typedef struct {
     int64_t                      prompt_logprobs;  /* -1 */
     unsigned                     chat_logprobs:1;
     unsigned                     usage_given:1;
+    unsigned                     no_tools:1;   /* tool_choice is none */
 } ngx_http_moe_parse_t;
 
 
@@ -71,6 +73,17 @@ ngx_int_t ngx_http_moe_parse_error(ngx_http_moe_parse_t *parse,
     const char *code, const char *field, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* The same of a place inside a field, which format gives; the message is the
+ * place and `what`. */
+
+ngx_int_t ngx_http_moe_parse_error_at(ngx_http_moe_parse_t *parse,
+    const char *code, const char *what, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Whether value has more than `levels` levels of lists and objects. */
+
+ngx_uint_t ngx_http_moe_deeper(json_t *value, ngx_uint_t levels);
+
 /* A malloc'ed copy of a list of token ids, or NULL with an error. */
 
 uint32_t *ngx_http_moe_ids(ngx_http_moe_parse_t *parse, const char *field,
@@ -100,13 +113,9 @@ ngx_int_t ngx_http_moe_take_switch(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_nothing(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
-ngx_int_t ngx_http_moe_take_choice(ngx_http_moe_parse_t *parse,
-    const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_format(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_prompt(ngx_http_moe_parse_t *parse,
-    const ngx_http_moe_field_t *field, json_t *value);
-ngx_int_t ngx_http_moe_take_messages(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_stop(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
@@ -119,6 +128,22 @@ ngx_int_t ngx_http_moe_take_stream_options(ngx_http_moe_parse_t *parse,
 ngx_int_t ngx_http_moe_take_arguments(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 ngx_int_t ngx_http_moe_take_effort(ngx_http_moe_parse_t *parse,
+    const ngx_http_moe_field_t *field, json_t *value);
+
+/* openai_messages.c */
+
+ngx_int_t ngx_http_moe_take_messages(ngx_http_moe_parse_t *parse,
+    const ngx_http_moe_field_t *field, json_t *value);
+
+/* openai_tools.c */
+
+ngx_int_t ngx_http_moe_take_tools(ngx_http_moe_parse_t *parse,
+    const ngx_http_moe_field_t *field, json_t *value);
+ngx_int_t ngx_http_moe_take_tool_choice(ngx_http_moe_parse_t *parse,
+    const ngx_http_moe_field_t *field, json_t *value);
+ngx_int_t ngx_http_moe_take_functions(ngx_http_moe_parse_t *parse,
+    const ngx_http_moe_field_t *field, json_t *value);
+ngx_int_t ngx_http_moe_take_function_call(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value);
 
 

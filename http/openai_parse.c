@@ -36,6 +36,8 @@ static void ngx_http_moe_parse_max_tokens(ngx_http_moe_parse_t *parse);
 static void ngx_http_moe_parse_priority(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode_chat(ngx_http_moe_parse_t *parse);
+static ngx_int_t ngx_http_moe_encode_json(ngx_http_moe_parse_t *parse,
+    const char *field, json_t *value, moe_string_t *text);
 static ngx_int_t ngx_http_moe_encode_prompts(ngx_http_moe_parse_t *parse);
 static ngx_int_t ngx_http_moe_encode_prompt(ngx_http_moe_parse_t *parse,
     json_t *prompt);
@@ -141,23 +143,27 @@ static const ngx_http_moe_field_t  ngx_http_moe_fields[] = {
     { "reasoning_effort", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_effort,
       0, 0, 0, 0 },
 
+    /* tools */
+
+    { "tools", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_tools, 0, 0, 0, 0 },
+    { "tool_choice", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_tool_choice,
+      0, 0, 0, 0 },
+    { "parallel_tool_calls", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_unset_flag,
+      0, 0, 0, MOE_REQUEST_ONE_TOOL_CALL },
+    { "functions", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_functions,
+      0, 0, 0, 0 },
+    { "function_call", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_function_call,
+      0, 0, 0, 0 },
+
     /* of no effect here */
 
     { "user", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_text, 0, 0, 0, 0 },
-    { "parallel_tool_calls", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_boolean,
-      0, 0, 0, 0 },
     { "include_reasoning", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_boolean,
       0, 0, 0, 0 },
 
     /* not here yet: only values that ask for nothing */
 
     { "suffix", NGX_HTTP_MOE_COMPLETION, ngx_http_moe_take_nothing,
-      0, 0, 0, 0 },
-    { "tools", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_nothing, 0, 0, 0, 0 },
-    { "functions", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_nothing, 0, 0, 0, 0 },
-    { "tool_choice", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_choice,
-      0, 0, 0, 0 },
-    { "function_call", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_choice,
       0, 0, 0, 0 },
     { "response_format", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_format,
       0, 0, 0, 0 },
@@ -217,6 +223,7 @@ ngx_http_moe_openai_parse(ngx_http_moe_job_t *job)
     free(parse.allowed_ids);
     free(parse.biases);
     json_decref(parse.arguments);
+    json_decref(parse.tools);
     json_decref(parse.root);
 }
 
@@ -468,6 +475,17 @@ ngx_http_moe_parse_settle(ngx_http_moe_parse_t *parse)
     if (request->flags & MOE_REQUEST_CONTINUE_FINAL) {
         request->flags |= MOE_REQUEST_NO_GENERATION_PROMPT;
     }
+
+    /* nothing keeps a model from calling a tool but not to know of it */
+
+    if (parse->no_tools) {
+        json_decref(parse->tools);
+        parse->tools = NULL;
+    }
+
+    if (parse->tools) {
+        request->flags |= MOE_REQUEST_PARSE_TOOLS;
+    }
 }
 
 
@@ -526,39 +544,57 @@ ngx_http_moe_encode(ngx_http_moe_parse_t *parse)
 static ngx_int_t
 ngx_http_moe_encode_chat(ngx_http_moe_parse_t *parse)
 {
-    char           *messages, *arguments;
     ngx_int_t       rc;
     moe_request_t  *request;
 
     request = &parse->request;
-
-    messages = json_dumps(parse->prompt, JSON_COMPACT);
-    arguments = parse->arguments ? json_dumps(parse->arguments, JSON_COMPACT)
-                                 : NULL;
-
-    if (messages == NULL || (parse->arguments && arguments == NULL)) {
-        free(messages);
-        free(arguments);
-        return ngx_http_moe_parse_error(parse, NULL, "messages",
-                                        "messages cannot be represented");
-    }
-
     request->kind = MOE_PROMPT_CHAT;
-    request->prompt.data = messages;
-    request->prompt.size = strlen(messages);
-    request->template_arguments.data = arguments;
-    request->template_arguments.size = arguments ? strlen(arguments) : 0;
 
-    rc = ngx_http_moe_encode_frames(parse, 1);
+    rc = NGX_ERROR;
 
-    if (rc == NGX_OK) {
+    if (ngx_http_moe_encode_json(parse, "messages", parse->prompt,
+                                 &request->prompt)
+           == NGX_OK
+        && ngx_http_moe_encode_json(parse, "chat_template_kwargs",
+                                    parse->arguments,
+                                    &request->template_arguments)
+           == NGX_OK
+        && ngx_http_moe_encode_json(parse, "tools", parse->tools,
+                                    &request->tools)
+           == NGX_OK
+        && ngx_http_moe_encode_frames(parse, 1) == NGX_OK)
+    {
         rc = ngx_http_moe_encode_request(parse);
     }
 
-    free(messages);
-    free(arguments);
+    free((void *) request->prompt.data);
+    free((void *) request->template_arguments.data);
+    free((void *) request->tools.data);
 
     return rc;
+}
+
+
+/* The text of value, malloc'ed; empty where there is none. */
+
+static ngx_int_t
+ngx_http_moe_encode_json(ngx_http_moe_parse_t *parse, const char *field,
+    json_t *value, moe_string_t *text)
+{
+    if (value == NULL) {
+        return NGX_OK;
+    }
+
+    text->data = json_dumps(value, JSON_COMPACT);
+
+    if (text->data == NULL) {
+        return ngx_http_moe_parse_error(parse, NULL, field,
+                                        "%s cannot be represented", field);
+    }
+
+    text->size = strlen(text->data);
+
+    return NGX_OK;
 }
 
 

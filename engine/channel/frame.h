@@ -29,7 +29,7 @@
 #include "engine/core/buffer.h"
 #include "engine/core/error.h"
 
-#define MOE_CHANNEL_VERSION 3u
+#define MOE_CHANNEL_VERSION 4u
 #define MOE_FRAME_HEADER 16u
 #define MOE_FRAME_LIMIT (128u << 20)        /* payload bytes: the largest request body and more */
 #define MOE_CHANNEL_CREDIT 64u              /* tokens */

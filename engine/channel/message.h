@@ -24,7 +24,7 @@
 typedef enum {
     MOE_PROMPT_TEXT = 1,        /* prompt: UTF-8 text */
     MOE_PROMPT_TOKENS,          /* prompt_ids */
-    MOE_PROMPT_CHAT             /* prompt: JSON array of messages; template_arguments: JSON object */
+    MOE_PROMPT_CHAT             /* prompt: JSON array of messages; template_arguments, tools */
 } moe_prompt_kind_t;
 
 enum {                          /* moe_request_t.flags */
@@ -35,7 +35,10 @@ enum {                          /* moe_request_t.flags */
     MOE_REQUEST_ECHO = 1u << 4,                 /* STARTED carries the prompt's text */
     MOE_REQUEST_PROMPT_IDS = 1u << 5,           /* STARTED carries the prompt's token ids */
     MOE_REQUEST_NO_GENERATION_PROMPT = 1u << 6, /* add_generation_prompt = false */
-    MOE_REQUEST_CONTINUE_FINAL = 1u << 7        /* continue_final_message */
+    MOE_REQUEST_CONTINUE_FINAL = 1u << 7,       /* continue_final_message */
+    MOE_REQUEST_PARSE_TOOLS = 1u << 8,          /* calls of `tools` in the answer are wanted as
+                                                 * such: tool_choice = auto */
+    MOE_REQUEST_ONE_TOOL_CALL = 1u << 9         /* parallel_tool_calls = false */
 };
 
 typedef struct {
@@ -51,6 +54,9 @@ typedef struct {
                                          * value */
     moe_string_t prompt;
     moe_string_t template_arguments;    /* chat_template_kwargs and friends; may be empty */
+    moe_string_t tools;                 /* JSON array as in OpenAI's requests, checked: what the
+                                         * template shows, and the types of the arguments of calls;
+                                         * empty: none */
     moe_string_t tenant;                /* who shares fairly with others; may be empty */
     moe_string_t salt;                  /* who shares cached prefixes; may be empty */
     const uint32_t *prompt_ids;

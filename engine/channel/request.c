@@ -64,8 +64,8 @@ static int write_scalars(moe_buffer_t *out, const moe_request_t *r, moe_error_t 
 static int write_lists(moe_buffer_t *out, const moe_request_t *r, moe_error_t *error)
 {
     if (write_string(out, r->prompt, error) || write_string(out, r->template_arguments, error)
-        || write_string(out, r->tenant, error) || write_string(out, r->salt, error)
-        || write_ids(out, r->prompt_ids, r->n_prompt_ids, error)
+        || write_string(out, r->tools, error) || write_string(out, r->tenant, error)
+        || write_string(out, r->salt, error) || write_ids(out, r->prompt_ids, r->n_prompt_ids, error)
         || moe_write_u32(out, r->n_stops, error))
     {
         return -1;
@@ -204,6 +204,7 @@ static const char *read_layout(moe_reader_t *reader, moe_request_t *r, layout_t 
 
     r->prompt.data = moe_read_bytes(reader, &r->prompt.size);
     r->template_arguments.data = moe_read_bytes(reader, &r->template_arguments.size);
+    r->tools.data = moe_read_bytes(reader, &r->tools.size);
     r->tenant.data = moe_read_bytes(reader, &r->tenant.size);
     r->salt.data = moe_read_bytes(reader, &r->salt.size);
     if (r->tenant.size > MOE_TENANT_LIMIT || r->salt.size > MOE_SALT_LIMIT) {
@@ -296,6 +297,7 @@ static moe_request_t *build_block(const moe_request_t *parsed, const layout_t *l
     *request = *parsed;
     request->prompt.data = copied(copy, parsed->prompt, payload);
     request->template_arguments.data = copied(copy, parsed->template_arguments, payload);
+    request->tools.data = copied(copy, parsed->tools, payload);
     request->tenant.data = copied(copy, parsed->tenant, payload);
     request->salt.data = copied(copy, parsed->salt, payload);
 

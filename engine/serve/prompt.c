@@ -61,14 +61,21 @@ static int encode_chat(moe_sequence_t *sequence, moe_ids_t *ids, const char **fi
                        moe_error_t *error)
 {
     const moe_request_t *request = sequence->request;
+    const moe_chat_request_t chat = {
+        .messages = { request->prompt.data, request->prompt.size },
+        .tools = { request->tools.data, request->tools.size },
+        .arguments = { request->template_arguments.data, request->template_arguments.size },
+        .add_generation_prompt = !(request->flags & MOE_REQUEST_NO_GENERATION_PROMPT),
+        .continue_final = (request->flags & MOE_REQUEST_CONTINUE_FINAL) != 0
+    };
     moe_text_t text = { .n_trusted = 0 };
     int rc;
 
-    if (moe_chat_render(sequence->lexicon->chat, request->prompt.data, request->prompt.size,
-                        request->template_arguments.data, request->template_arguments.size,
-                        !(request->flags & MOE_REQUEST_NO_GENERATION_PROMPT),
-                        (request->flags & MOE_REQUEST_CONTINUE_FINAL) != 0, &text, error) != 0)
-    {
+    if (request->tools.size > 0 && !moe_chat_takes_tools(sequence->lexicon->chat)) {
+        moe_fail(error, MOE_INVALID, "this model's chat template has no place for tools");
+        return refuse(field, "tools", error);
+    }
+    if (moe_chat_render(sequence->lexicon->chat, &chat, &text, error) != 0) {
         moe_text_free(&text);
         return refuse(field, "messages", error);
     }

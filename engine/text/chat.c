@@ -159,41 +159,105 @@ static int add_special(moe_chat_t *chat, const json_t *config, const json_t *map
 }
 
 
-static json_t *new_variables(json_t *messages, const json_t *arguments, int add_generation_prompt,
-                             int continue_final)
+/* 0 and the value in *json, NULL where none is given. */
+static int parse_json(const moe_chat_json_t *given, const char *name, json_t **json,
+                      moe_error_t *error)
+{
+    json_error_t where;
+
+    *json = NULL;
+    if (given->size == 0) {
+        return 0;
+    }
+    *json = json_loadb(given->data, given->size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    return *json != NULL ? 0 : moe_fail(error, MOE_INVALID, "%s: %s", name, where.text);
+}
+
+
+/* Adds the client's own variables, but none of those that the template relies on. */
+static int add_arguments(json_t *variables, const moe_chat_request_t *request, moe_error_t *error)
+{
+    json_t *arguments;
+    int status = -1;
+
+    if (parse_json(&request->arguments, "chat template arguments", &arguments, error) != 0) {
+        return -1;
+    }
+    if (arguments == NULL) {
+        return 0;
+    }
+    if (!json_is_object(arguments)) {
+        moe_fail(error, MOE_INVALID, "chat template arguments: not an object");
+    } else {
+        for (size_t i = 0; i < sizeof(special_names) / sizeof(special_names[0]); i++) {
+            json_object_del(arguments, special_names[i]);
+        }
+        status = json_object_update(variables, arguments) == 0
+                 ? 0 : moe_fail(error, MOE_LIMIT, "out of memory");
+    }
+    json_decref(arguments);
+    return status;
+}
+
+
+static int add_tools(json_t *variables, const moe_chat_request_t *request, moe_error_t *error)
+{
+    json_t *tools;
+    size_t i;
+
+    if (parse_json(&request->tools, "tools", &tools, error) != 0) {
+        return -1;
+    }
+    if (tools == NULL) {
+        return 0;
+    }
+    for (i = 0; json_is_object(json_array_get(tools, i)); i++) {
+        continue;
+    }
+    if (i == 0 || i < json_array_size(tools)) {
+        json_decref(tools);
+        return moe_fail(error, MOE_INVALID, "tools: not an array of at least one object");
+    }
+    return json_object_set_new(variables, "tools", tools) == 0
+           ? 0 : moe_fail(error, MOE_LIMIT, "out of memory");
+}
+
+
+/* All variables but the messages.  New reference, or NULL with the error. */
+static json_t *new_variables(const moe_chat_request_t *request, moe_error_t *error)
 {
     /* Hugging Face always passes tools and documents. */
     json_t *variables = json_pack("{s:n, s:n}", "tools", "documents");
 
-    if (variables == NULL
-        || (arguments != NULL && json_object_update(variables, (json_t *) arguments) != 0)
-        || json_object_set(variables, "messages", messages) != 0
-        || json_object_set_new(variables, "add_generation_prompt",
-                               json_boolean(add_generation_prompt)) != 0
+    if (variables == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory");
+        return NULL;
+    }
+    if (add_arguments(variables, request, error) != 0 || add_tools(variables, request, error) != 0) {
+        json_decref(variables);
+        return NULL;
+    }
+    if (json_object_set_new(variables, "add_generation_prompt",
+                            json_boolean(request->add_generation_prompt)) != 0
         || json_object_set_new(variables, "continue_final_message",
-                               json_boolean(continue_final)) != 0)
+                               json_boolean(request->continue_final)) != 0)
     {
         json_decref(variables);
+        moe_fail(error, MOE_LIMIT, "out of memory");
         return NULL;
     }
     return variables;
 }
 
 
-static int render(const moe_chat_t *chat, json_t *messages, const json_t *arguments,
-                  int add_generation_prompt, int continue_final, moe_text_t *out,
+static int render(const moe_chat_t *chat, json_t *messages, json_t *variables, moe_text_t *out,
                   moe_error_t *error)
 {
-    json_t *variables = new_variables(messages, arguments, add_generation_prompt, continue_final);
-    int status;
-
-    if (variables == NULL) {
+    if (json_object_set(variables, "messages", messages) != 0) {
         return moe_fail(error, MOE_LIMIT, "out of memory");
     }
-    status = moe_template_render(chat->template, variables, chat->special, chat->roles,
-                                 (int64_t) time(NULL), &moe_template_default_limits, out, error);
-    json_decref(variables);
-    return status;
+    return moe_template_render(chat->template, variables, chat->special, chat->roles,
+                               (int64_t) time(NULL), &moe_template_default_limits, out, error);
 }
 
 
@@ -207,18 +271,22 @@ static int texts_equal(const moe_text_t *a, const moe_text_t *b)
 /* Whether a list of one part renders like the part's text. */
 static int takes_parts(const moe_chat_t *chat)
 {
+    static const moe_chat_request_t request = { .add_generation_prompt = 1 };
     json_t *plain = json_pack("[{s:s, s:s}]", "role", "user", "content", "probe");
     json_t *parts = json_pack("[{s:s, s:[{s:s, s:s}]}]", "role", "user", "content", "type",
                               "text", "text", "probe");
     moe_text_t a = { 0 }, b = { 0 };
     moe_error_t error;
+    json_t *variables = new_variables(&request, &error);
     int equal;
 
-    equal = plain != NULL && parts != NULL && render(chat, plain, NULL, 1, 0, &a, &error) == 0
-            && render(chat, parts, NULL, 1, 0, &b, &error) == 0 && texts_equal(&a, &b)
+    equal = plain != NULL && parts != NULL && variables != NULL
+            && render(chat, plain, variables, &a, &error) == 0
+            && render(chat, parts, variables, &b, &error) == 0 && texts_equal(&a, &b)
             && memmem(a.bytes.data, a.bytes.size, "probe", 5) != NULL;
     moe_text_free(&a);
     moe_text_free(&b);
+    json_decref(variables);
     json_decref(plain);
     json_decref(parts);
     return equal;
@@ -314,32 +382,9 @@ void moe_chat_free(moe_chat_t *chat)
 }
 
 
-/* Arguments may be absent; *arguments is NULL then. */
-static int parse_arguments(const char *data, size_t size, json_t **arguments, moe_error_t *error)
+int moe_chat_takes_tools(const moe_chat_t *chat)
 {
-    static const char *const reserved[] = {
-        "messages", "add_generation_prompt", "continue_final_message"
-    };
-    json_error_t where;
-
-    *arguments = NULL;
-    if (size == 0) {
-        return 0;
-    }
-    *arguments = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
-    if (*arguments == NULL) {
-        return moe_fail(error, MOE_INVALID, "chat template arguments: %s", where.text);
-    }
-    if (!json_is_object(*arguments)) {
-        return moe_fail(error, MOE_INVALID, "chat template arguments: not an object");
-    }
-    for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]); i++) {
-        json_object_del(*arguments, reserved[i]);
-    }
-    for (size_t i = 0; i < sizeof(special_names) / sizeof(special_names[0]); i++) {
-        json_object_del(*arguments, special_names[i]);
-    }
-    return 0;
+    return chat->template != NULL && moe_template_mentions(chat->template, "tools");
 }
 
 
@@ -421,9 +466,8 @@ static int append(const moe_text_t *text, size_t size, moe_text_t *out, moe_erro
 
 
 /* Renders with arguments of tool calls as objects, else as the strings they came as. */
-static int render_either(const moe_chat_t *chat, json_t *messages, const json_t *arguments,
-                         int add_generation_prompt, int continue_final, moe_text_t *out,
-                         moe_error_t *error)
+static int render_either(const moe_chat_t *chat, json_t *messages, json_t *variables,
+                         moe_text_t *out, moe_error_t *error)
 {
     json_t *parsed = json_deep_copy(messages);
     moe_error_t first, second;
@@ -431,12 +475,10 @@ static int render_either(const moe_chat_t *chat, json_t *messages, const json_t 
 
     replaced = parsed == NULL ? moe_fail(&first, MOE_LIMIT, "out of memory")
                               : moe_chat_messages_parse_arguments(parsed, &first);
-    status = replaced < 0 ? -1 : render(chat, parsed, arguments, add_generation_prompt,
-                                        continue_final, out, &first);
+    status = replaced < 0 ? -1 : render(chat, parsed, variables, out, &first);
     if (status != 0 && replaced > 0 && first.code == MOE_INVALID) {
         moe_text_free(out);
-        status = render(chat, messages, arguments, add_generation_prompt, continue_final, out,
-                        &second);
+        status = render(chat, messages, variables, out, &second);
     }
     if (status != 0) {
         *error = first;
@@ -446,9 +488,8 @@ static int render_either(const moe_chat_t *chat, json_t *messages, const json_t 
 }
 
 
-static int render_messages(const moe_chat_t *chat, json_t *messages, const json_t *arguments,
-                           int add_generation_prompt, int continue_final, moe_text_t *out,
-                           moe_error_t *error)
+static int render_messages(const moe_chat_t *chat, json_t *messages, json_t *variables,
+                           int continue_final, moe_text_t *out, moe_error_t *error)
 {
     const json_t *final = NULL;
     moe_text_t text = { 0 };
@@ -458,8 +499,7 @@ static int render_messages(const moe_chat_t *chat, json_t *messages, const json_
     if (continue_final && (final = moe_chat_messages_final_text(messages, error)) == NULL) {
         return -1;
     }
-    status = render_either(chat, messages, arguments, add_generation_prompt, continue_final, &text,
-                           error);
+    status = render_either(chat, messages, variables, &text, error);
     if (status == 0) {
         end = final == NULL ? text.bytes.size : end_of_final(&text, final);
         status = end == SIZE_MAX
@@ -472,22 +512,21 @@ static int render_messages(const moe_chat_t *chat, json_t *messages, const json_
 }
 
 
-int moe_chat_render(const moe_chat_t *chat, const char *messages, size_t messages_size,
-                    const char *arguments, size_t arguments_size, int add_generation_prompt,
-                    int continue_final, moe_text_t *out, moe_error_t *error)
+int moe_chat_render(const moe_chat_t *chat, const moe_chat_request_t *request, moe_text_t *out,
+                    moe_error_t *error)
 {
-    json_t *parsed, *variables = NULL;
+    json_t *messages, *variables = NULL;
     int status = -1;
 
     if (chat->template == NULL) {
         return moe_fail(error, MOE_INVALID, "the model has no chat template");
     }
-    parsed = moe_chat_messages_parse(messages, messages_size, !chat->takes_parts, error);
-    if (parsed != NULL && parse_arguments(arguments, arguments_size, &variables, error) == 0) {
-        status = render_messages(chat, parsed, variables, add_generation_prompt, continue_final,
-                                 out, error);
+    messages = moe_chat_messages_parse(request->messages.data, request->messages.size,
+                                       !chat->takes_parts, error);
+    if (messages != NULL && (variables = new_variables(request, error)) != NULL) {
+        status = render_messages(chat, messages, variables, request->continue_final, out, error);
     }
-    json_decref(parsed);
+    json_decref(messages);
     json_decref(variables);
     if (status != 0 && error->code == MOE_LIMIT) {
         /* What a request makes the template do is the request's fault, not a full queue. */

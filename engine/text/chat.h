@@ -25,15 +25,27 @@ moe_chat_t *moe_chat_create(const json_t *config, const char *where, const char 
 
 void moe_chat_free(moe_chat_t *chat);
 
-/*
- * Renders `messages` (JSON array as sent by the client; contents given as lists of text parts are
- * joined where the template does not handle lists) with `arguments` (JSON object of further
- * template variables, or empty).  `arguments` cannot replace messages or the special tokens.
- * continue_final: the last message must be the assistant's; the text ends where its content ends.
- * Errors: MOE_INVALID with a message that names what is wrong.
- */
-int moe_chat_render(const moe_chat_t *chat, const char *messages, size_t messages_size,
-                    const char *arguments, size_t arguments_size, int add_generation_prompt,
-                    int continue_final, moe_text_t *out, moe_error_t *error);
+typedef struct {
+    const char *data;
+    size_t size;                /* 0: not given */
+} moe_chat_json_t;
+
+typedef struct {
+    moe_chat_json_t messages;   /* array as sent by the client; contents given as lists of text
+                                 * parts are joined where the template does not handle lists */
+    moe_chat_json_t tools;      /* array of what the model may call */
+    moe_chat_json_t arguments;  /* object of further template variables; they cannot replace the
+                                 * above or the special tokens */
+    int add_generation_prompt;
+    int continue_final;         /* the last message must be the assistant's; the text ends where its
+                                 * content ends */
+} moe_chat_request_t;
+
+/* Whether the template shows the model what it may call. */
+int moe_chat_takes_tools(const moe_chat_t *chat);
+
+/* Errors: MOE_INVALID with a message that names what is wrong. */
+int moe_chat_render(const moe_chat_t *chat, const moe_chat_request_t *request, moe_text_t *out,
+                    moe_error_t *error);
 
 #endif

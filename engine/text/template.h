@@ -20,6 +20,9 @@ typedef struct moe_template_s moe_template_t;
 moe_template_t *moe_template_parse(const char *source, size_t size, moe_error_t *error);
 void moe_template_free(moe_template_t *template);
 
+/* 1 when a name or a string literal of the template is this word. */
+int moe_template_mentions(const moe_template_t *template, const char *word);
+
 typedef struct {
     size_t steps;           /* evaluated nodes */
     size_t memory;          /* bytes of values alive during a render */

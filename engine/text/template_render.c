@@ -18,7 +18,8 @@
 #define PARSE_DEPTH 150
 
 struct moe_template_s {
-    moe_job_t job;              /* owns the tree */
+    moe_job_t job;              /* owns the rest */
+    const moe_token_t *tokens;
     const moe_node_t *tree;
 };
 
@@ -390,7 +391,6 @@ static int run(moe_render_t *render, const moe_node_t *node)
 moe_template_t *moe_template_parse(const char *source, size_t size, moe_error_t *error)
 {
     moe_template_t *template = calloc(1, sizeof(*template));
-    moe_token_t *tokens;
 
     if (template == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory");
@@ -404,8 +404,8 @@ moe_template_t *moe_template_parse(const char *source, size_t size, moe_error_t 
         moe_fail(error, MOE_BAD_MODEL, "template larger than %zu bytes", SOURCE_LIMIT);
     } else if (moe_utf8_valid_prefix(source, size) != size) {
         moe_fail(error, MOE_BAD_MODEL, "template is not valid UTF-8");
-    } else if ((tokens = moe_template_lex(&template->job, source, size)) != NULL) {
-        template->tree = moe_template_parse_tree(&template->job, tokens);
+    } else if ((template->tokens = moe_template_lex(&template->job, source, size)) != NULL) {
+        template->tree = moe_template_parse_tree(&template->job, template->tokens);
     }
     template->job.error = NULL;
     if (template->tree == NULL) {
@@ -422,6 +422,23 @@ void moe_template_free(moe_template_t *template)
         moe_job_free(&template->job);
         free(template);
     }
+}
+
+
+int moe_template_mentions(const moe_template_t *template, const char *word)
+{
+    size_t size = strlen(word);
+
+    for (const moe_token_t *token = template->tokens; token->kind != MOE_TOKEN_END; token++) {
+        size_t quotes = token->kind == MOE_TOKEN_STRING;
+
+        if ((quotes || token->kind == MOE_TOKEN_NAME) && token->size == size + 2 * quotes
+            && memcmp(token->data + quotes, word, size) == 0)
+        {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 

@@ -1,5 +1,5 @@
-/* A client's messages and, after a NUL, its template arguments, through the demo model's template:
- * rendering ends, and an error says why. */
+/* A client's messages and, after a NUL each, its tools and template arguments, through the demo
+ * model's template: rendering ends, and an error says why. */
 
 #include "engine/text/chat.h"
 #include "t/fuzz/fuzz.h"
@@ -21,13 +21,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_input_t input = { (const char *) data, size };
     uint8_t flags = fuzz_byte(&input);
-    fuzz_input_t messages = fuzz_part(&input);
+    fuzz_input_t messages = fuzz_part(&input), tools = fuzz_part(&input);
+    moe_chat_request_t request = {
+        .messages = { messages.data, messages.size }, .tools = { tools.data, tools.size },
+        .arguments = { input.data, input.size },
+        .add_generation_prompt = flags & 1, .continue_final = flags >> 1 & 1
+    };
     moe_text_t out = { 0 };
     moe_error_t error;
 
-    if (moe_chat_render(chat, messages.data, messages.size, input.data, input.size, flags & 1,
-                        flags >> 1 & 1, &out, &error) == -1)
-    {
+    if (moe_chat_render(chat, &request, &out, &error) == -1) {
         fuzz_check(error.code == MOE_INVALID || error.code == MOE_LIMIT);
         fuzz_check(strlen(error.message) > 0);
     }

@@ -239,12 +239,14 @@ static void compare_chats(const moe_chat_t *a, const moe_chat_t *b)
         "[{\"role\":\"system\",\"content\":\"Be brief.\"},"
         "{\"role\":\"user\",\"content\":\"What is <|eos|> listen?\"}]";
     moe_text_t texts[2] = { { { 0 }, NULL, 0, 0 }, { { 0 }, NULL, 0, 0 } };
+    const moe_chat_request_t request = {
+        .messages = { messages, sizeof(messages) - 1 }, .add_generation_prompt = 1
+    };
     const moe_chat_t *chats[2] = { a, b };
     moe_error_t error;
 
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(moe_chat_render(chats[i], messages, strlen(messages), NULL, 0, 1, 0,
-                                         &texts[i], &error), 0);
+        assert_int_equal(moe_chat_render(chats[i], &request, &texts[i], &error), 0);
     }
     assert_int_equal(texts[0].bytes.size, texts[1].bytes.size);
     assert_true(texts[0].bytes.size > 60);

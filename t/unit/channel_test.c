@@ -25,10 +25,11 @@ static moe_request_t full_request(void)
 
     moe_request_defaults(&r);
     r.kind = MOE_PROMPT_CHAT;
-    r.flags = MOE_REQUEST_ECHO | MOE_REQUEST_IGNORE_EOS;
+    r.flags = MOE_REQUEST_ECHO | MOE_REQUEST_IGNORE_EOS | MOE_REQUEST_PARSE_TOOLS;
     r.given = MOE_GIVEN_SEED;
     r.prompt = STRING("[{\"role\":\"user\"}]");
     r.template_arguments = STRING("{}");
+    r.tools = STRING("[{\"type\":\"function\"}]");
     r.tenant = STRING("team");
     r.salt = STRING("grain");
     r.prompt_ids = prompt;
@@ -84,6 +85,8 @@ static void test_request_round_trip(void **state)
     assert_int_equal(r->prompt.size, expected.prompt.size);
     assert_memory_equal(r->prompt.data, expected.prompt.data, expected.prompt.size);
     assert_memory_equal(r->template_arguments.data, "{}", 2);
+    assert_int_equal(r->tools.size, expected.tools.size);
+    assert_memory_equal(r->tools.data, expected.tools.data, expected.tools.size);
     assert_int_equal(r->tenant.size, 4);
     assert_memory_equal(r->tenant.data, "team", 4);
     assert_memory_equal(r->salt.data, "grain", 5);

@@ -40,6 +40,7 @@ static void golden(void **state)
     for (size_t i = 0; i < json_array_size(items); i++) {
         const json_t *item = json_array_get(items, i), *text = json_object_get(item, "text");
         char *messages = json_dumps(json_object_get(item, "messages"), 0);
+        moe_chat_request_t request = { .messages.data = messages, .add_generation_prompt = 1 };
         moe_text_t out = { 0 };
         moe_error_t error;
 
@@ -47,8 +48,8 @@ static void golden(void **state)
             continue;
         }
         rendered++;
-        assert_int_equal(moe_chat_render(chat, messages, strlen(messages), NULL, 0, 1, 0, &out,
-                                         &error), 0);
+        request.messages.size = strlen(messages);
+        assert_int_equal(moe_chat_render(chat, &request, &out, &error), 0);
         assert_int_equal(out.bytes.size, json_string_length(text));
         assert_memory_equal(out.bytes.data, json_string_value(text), out.bytes.size);
         moe_text_free(&out);
@@ -100,19 +101,27 @@ static void remove_directory(char *directory)
 
 enum { PROMPT = 1, CONTINUE = 2 };
 
-/* The rendered text with trusted spans in ‹›, or "!" and the error's message. */
-static char *render(const moe_chat_t *chat, const char *messages, const char *arguments, int flags)
+static moe_chat_json_t given(const char *json)
 {
+    return (moe_chat_json_t) { json, json == NULL ? 0 : strlen(json) };
+}
+
+
+/* The rendered text with trusted spans in ‹›, or "!" and the error's message. */
+static char *render_tools(const moe_chat_t *chat, const char *messages, const char *tools,
+                          const char *arguments, int flags)
+{
+    const moe_chat_request_t request = {
+        .messages = given(messages), .tools = given(tools), .arguments = given(arguments),
+        .add_generation_prompt = (flags & PROMPT) != 0, .continue_final = (flags & CONTINUE) != 0
+    };
     moe_text_t out = { 0 };
     moe_error_t error = { 0 };
     char *result = NULL;
     size_t size, at = 0;
     FILE *stream = open_memstream(&result, &size);
 
-    if (moe_chat_render(chat, messages, strlen(messages), arguments,
-                        arguments == NULL ? 0 : strlen(arguments), (flags & PROMPT) != 0,
-                        (flags & CONTINUE) != 0, &out, &error) != 0)
-    {
+    if (moe_chat_render(chat, &request, &out, &error) != 0) {
         assert_int_equal(error.code, MOE_INVALID);
         fprintf(stream, "!%s", error.message);
     }
@@ -128,6 +137,12 @@ static char *render(const moe_chat_t *chat, const char *messages, const char *ar
     fclose(stream);
     moe_text_free(&out);
     return result;
+}
+
+
+static char *render(const moe_chat_t *chat, const char *messages, const char *arguments, int flags)
+{
+    return render_tools(chat, messages, NULL, arguments, flags);
 }
 
 
@@ -257,6 +272,42 @@ static void arguments(void **state)
     expect_with(template, USER, "{\"x\":\"</s>\",\"tools\":[1]}", 0, "‹<s>›</s>False1FalseFalse");
     expect_with(template, USER, "{\"messages\":[],\"bos_token\":\"no\",\"unk_token\":\"no\","
                 "\"add_generation_prompt\":true}", 0, "‹<s>›True1FalseFalse");
+}
+
+
+static void tools(void **state)
+{
+    static const struct {
+        const char *tools, *arguments, *expected;
+    } rows[] = {
+        { NULL, NULL, "True" },
+        { NULL, "{\"tools\":[{\"x\":1}]}", "False[{\"x\": 1}]" },
+        { "[{\"b\":1,\"a\":\"<s>\"}]", "{\"tools\":[{\"x\":1}]}",
+          "False[{\"b\": 1, \"a\": \"<s>\"}]" },
+        { "[]", NULL, "!tools: not an array of at least one object" },
+        { "[{},1]", NULL, "!tools: not an array of at least one object" },
+        { "{}", NULL, "!tools: not an array of at least one object" },
+        { "[", NULL, "!tools: ']' expected near end of file" }
+    };
+    const char *const files[] = {
+        "chat_template.jinja", "{{ tools is none }}{% if tools %}{{ tools|tojson }}{% endif %}",
+        NULL
+    };
+    char *directory = directory_of(files);
+    moe_chat_t *chat = load(directory, NULL);
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char *text = render_tools(chat, USER, rows[i].tools, rows[i].arguments, 0);
+
+        assert_string_equal(text, rows[i].expected);
+        free(text);
+    }
+    assert_true(moe_chat_takes_tools(chat));
+    moe_chat_free(chat);
+    remove_directory(directory);
+    chat = load(DEMO, NULL);
+    assert_false(moe_chat_takes_tools(chat));
+    moe_chat_free(chat);
 }
 
 
@@ -418,6 +469,7 @@ int main(void)
         cmocka_unit_test(bad_requests),
         cmocka_unit_test(deep_request),
         cmocka_unit_test(arguments),
+        cmocka_unit_test(tools),
         cmocka_unit_test(roles_make_markers),
         cmocka_unit_test(lists_where_the_template_takes_them),
         cmocka_unit_test(tool_arguments),
