@@ -42,6 +42,27 @@ static void print_sizes(const moe_model_t *model)
 }
 
 
+static void print_rope(const moe_rotary_t *rotary, uint32_t width)
+{
+    printf(LABEL "%s", "  rope", rotary->type);
+    if (rotary->factor > 0) {
+        printf(", factor %g", rotary->factor);
+    }
+    printf(", theta %g, ", rotary->theta);
+    if (rotary->size < width) {
+        printf("%u of ", rotary->size);
+    }
+    printf("%u dimensions in %s", width, rotary->interleaved ? "neighbouring pairs" : "halves");
+    if (rotary->magnitude != 1) {
+        printf(", magnitude %.7g", (double) rotary->magnitude);
+    }
+    if (rotary->long_frequencies != NULL) {
+        printf(", other ones beyond %u tokens", rotary->short_context);
+    }
+    putchar('\n');
+}
+
+
 static void print_mla(const moe_mla_t *mla)
 {
     printf(LABEL "MLA, %u heads of %u + %u rope, values %u, latent %u, ", "  mixer", mla->heads,
@@ -52,6 +73,7 @@ static void print_mla(const moe_mla_t *mla)
         printf("queries not compressed");
     }
     printf(", softmax scale %.7g\n", (double) mla->scale);
+    print_rope(&mla->rotary, mla->rope);
 }
 
 
@@ -62,8 +84,11 @@ static void print_gqa(const moe_gqa_t *gqa)
         [MOE_QK_NORM_WHOLE] = ", q and k normalised"
     };
 
-    printf(LABEL "GQA, %u heads of %u, %u of keys and values%s, softmax scale %.7g\n", "  mixer",
-           gqa->heads, gqa->head, gqa->kv_heads, norms[gqa->norm], (double) gqa->scale);
+    printf(LABEL "GQA, %u heads of %u, %u of keys and values%s%s%s, softmax scale %.7g\n",
+           "  mixer", gqa->heads, gqa->head, gqa->kv_heads, norms[gqa->norm],
+           gqa->biases ? ", biases" : "", gqa->output_bias ? " in all projections" : "",
+           (double) gqa->scale);
+    print_rope(&gqa->rotary, gqa->head);
 }
 
 
@@ -155,33 +180,50 @@ static void print_sampling(const moe_generation_t *generation)
 }
 
 
-static void print_types(const moe_tensors_t *tensors)
+/* What the tensors of one format take. */
+typedef struct {
+    const char *type;
+    size_t count;
+    uint64_t bytes;
+} share_t;
+
+
+static size_t count_types(const moe_tensors_t *tensors, share_t *shares, size_t most)
 {
-    const char *types[32];
-    size_t counts[32], n_types = 0;
-    char text[32];
+    size_t n = 0;
 
     for (size_t i = 0; i < moe_tensors_count(tensors); i++) {
-        const char *type = moe_tensors_at(tensors, i)->type;
-        size_t t = 0;
+        const moe_tensor_t *tensor = moe_tensors_at(tensors, i);
+        size_t s = 0;
 
-        while (t < n_types && strcmp(types[t], type) != 0) {
-            t++;
+        while (s < n && strcmp(shares[s].type, tensor->type) != 0) {
+            s++;
         }
-        if (t == n_types && n_types < sizeof(types) / sizeof(types[0])) {
-            types[n_types] = type;
-            counts[n_types++] = 0;
+        if (s == most) {
+            continue;
         }
-        if (t < n_types) {
-            counts[t]++;
+        if (s == n) {
+            shares[n++] = (share_t) { .type = tensor->type };
         }
+        shares[s].count++;
+        shares[s].bytes += tensor->size;
     }
-    printf(LABEL "%zu in %s, %s bytes:", "tensors", moe_tensors_count(tensors),
+    return n;
+}
+
+
+static void print_types(const moe_tensors_t *tensors)
+{
+    share_t shares[32];
+    const size_t n = count_types(tensors, shares, sizeof(shares) / sizeof(shares[0]));
+    char text[32];
+
+    printf(LABEL "%zu in %s, %s bytes\n", "tensors", moe_tensors_count(tensors),
            moe_tensors_source(tensors), grouped(text, moe_tensors_bytes(tensors)));
-    for (size_t t = 0; t < n_types; t++) {
-        printf("%s %zu %s", t > 0 ? "," : "", counts[t], types[t]);
+    for (size_t s = 0; s < n; s++) {
+        printf("  %-13s%zu, %s bytes\n", shares[s].type, shares[s].count,
+               grouped(text, shares[s].bytes));
     }
-    putchar('\n');
 }
 
 

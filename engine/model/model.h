@@ -34,6 +34,8 @@ typedef struct {
     const float *long_frequencies;      /* NULL, or instead of these ... */
     float long_magnitude;
     uint32_t short_context;             /* ... where sequences may become longer than that */
+    const char *type;                   /* what it was computed from, to be shown: the type ... */
+    double theta, factor;               /* ... and its factor; 0: none */
 } moe_rotary_t;
 
 /* Multi-head latent attention, computed in the absorbed form (DeepSeek-V2, arXiv 2405.04434). */

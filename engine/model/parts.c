@@ -50,7 +50,8 @@ int moe_model_make_rotary(moe_model_t *model, const moe_rope_t *rope, int interl
     }
     *rotary = (moe_rotary_t) {
         .size = rope->width, .interleaved = interleaved, .frequencies = frequencies,
-        .magnitude = (float) moe_rope_magnitude(rope, 0)
+        .magnitude = (float) moe_rope_magnitude(rope, 0), .type = rope->name,
+        .theta = rope->theta, .factor = rope->factor
     };
     moe_rope_frequencies(rope, 0, frequencies);
     if (rope->type == MOE_ROPE_LONGROPE) {

@@ -160,6 +160,7 @@ static void read_scaling(moe_rope_t *rope, moe_config_t *scaling, moe_config_t *
         }
         moe_config_check_keys(scaling, common_keys, types[i].keys);
         rope->type = types[i].type;
+        rope->name = types[i].name;
         if (types[i].read != NULL) {
             types[i].read(rope, scaling, config);
         }

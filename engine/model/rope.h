@@ -22,6 +22,7 @@ typedef enum {
 
 typedef struct {
     moe_rope_type_t type;
+    const char *name;                   /* of the type, as configs spell it */
     double theta;
     uint32_t width;                     /* dimensions that rotate, even */
     double factor;
