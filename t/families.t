@@ -1,6 +1,6 @@
-# A model of every family behind one nginx: what inspect says of it, the reference implementation's
-# greedy tokens (t/golden/reference.json) through HTTP, and a chat that is the same text in both
-# streaming modes.
+# A model of every family behind one nginx: what inspect says of it, whole and damaged, the reference
+# implementation's greedy tokens (t/golden/reference.json) through HTTP, and a chat that is the same
+# text in both streaming modes.
 
 use lib 't/lib';
 use Moe::Test;
@@ -15,12 +15,50 @@ chmod 0755, $models;
 system("$Moe::Server::BUILD/golden/reference_test", $models) == 0
     or die "make $Moe::Server::BUILD/golden/reference_test";
 
-sub write_json {
-    my ($path, $json) = @_;
+sub write_file {
+    my ($path, $content) = @_;
 
     open my $file, '>:raw', $path or die "$path: $!";
-    print $file json_encode($json);
+    print $file $content;
     close $file or die "$path: $!";
+    return;
+}
+
+# Exit status of inspect, and all that it printed.
+sub inspect {
+    my ($model) = @_;
+    my $text = `$Moe::Server::BUILD/moe-engine inspect $model 2>&1`;
+
+    return ($? >> 8, $text);
+}
+
+# Damages one of the model's files, looks at it, and puts the file back.
+sub is_refused {
+    my ($name, $file, $content, $cause) = @_;
+    my $path = "$models/$name/$file";
+    my $whole = file_content($path);
+
+    write_file($path, $content);
+    my ($status, $text) = inspect("$models/$name");
+    is($status, 1, "$name, damaged $file: exit status");
+    like($text, qr{^moe-engine: .*$cause.*\n\z}, "$name, damaged $file: one line with the cause");
+    write_file($path, $whole);
+    return;
+}
+
+sub check_refusals {
+    my ($name, $config) = @_;
+    my %scaling = (%{$config->{rope_scaling} // { factor => 2 }}, rope_type => 'magic');
+    my $weights = file_content("$models/$name/model.safetensors");
+
+    is_refused($name, 'config.json', json_encode({ %$config, %{$_->[0]} }), $_->[1]) for (
+        [{ model_type => 'magic' }, qr/config\.json: model_type: "magic"/],
+        [{ rope_scaling => \%scaling }, qr/config\.json: rope_scaling: rope_type: "magic"/],
+        [{ quantization_config => { quant_method => 'magic' } }, qr/config\.json: quantization_config: .*"magic"/],
+        [{ hidden_size => 96 }, qr/safetensors: \S+: shape \[.*, expected \[/],
+    );
+    is_refused($name, 'model.safetensors', $weights =~ s/model\.norm\.weight/model.nrom.weight/r,
+               qr/safetensors: model\.norm\.weight: missing/);
     return;
 }
 
@@ -42,12 +80,12 @@ for my $case (@{$golden->{cases}}) {
     my $name = lc($case->{name}) =~ s/[^a-z0-9.]+/-/gr;
 
     rename "$models/$case->{name}", "$models/$name" or die "$name: $!";
-    write_json("$models/$name/tokenizer.json", $tokenizer);
+    write_file("$models/$name/tokenizer.json", json_encode($tokenizer));
     symlink "$Moe::Server::MODEL/tokenizer_config.json", "$models/$name/tokenizer_config.json"
         or die "$name: $!";
-    my $text = `$Moe::Server::BUILD/moe-engine inspect $models/$name 2>&1`;
+    my ($status, $text) = inspect("$models/$name");
     next if $text =~ /is not a supported family/;
-    is($?, 0, "$name: inspect") or diag($text);
+    is($status, 0, "$name: inspect") or diag($text);
     my $config = $case->{config};
     my $experts = $config->{num_experts} // $config->{n_routed_experts}
         // $config->{num_local_experts};
@@ -57,6 +95,7 @@ for my $case (@{$golden->{cases}}) {
     like($text, qr/^sizes +hidden 64, vocabulary $vocabulary, context 256$/m, "$name: its sizes");
     like($text, qr/^end of text +1$/m, "$name: its end of text");
     like($text, qr/^tokenizer +$vocabulary tokens$/m, "$name: its tokenizer");
+    check_refusals($name, $config);
     push @families, { name => $name, greedy => $case->{greedy} };
 }
 

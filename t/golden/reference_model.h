@@ -11,7 +11,10 @@
 #ifndef REFERENCE_MODEL_H
 #define REFERENCE_MODEL_H
 
+#include "engine/model/model.h"
 #include "t/unit/tiny_model.h"
+
+#define REFERENCE_MODELS "t/golden/reference.json"
 
 
 static inline uint64_t reference_hash(const char *text)
@@ -99,6 +102,21 @@ static inline tiny_files_t reference_model_make(const json_t *test)
         reference_tensors(&files, entry, seed, json_string_value(json_object_get(entry, "name")));
     }
     return files;
+}
+
+
+/* Families come one by one; what there is of them is checked. */
+static inline int reference_is_supported(const json_t *test)
+{
+    const json_t *config = json_object_get(test, "config");
+    const char *model_type = json_string_value(json_object_get(config, "model_type"));
+
+    for (const moe_family_t *const *family = moe_families; *family != NULL; family++) {
+        if (strcmp((*family)->model_type, model_type) == 0) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 #endif

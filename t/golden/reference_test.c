@@ -16,7 +16,6 @@
 #include "engine/ranks.h"
 #include "t/golden/reference_model.h"
 
-#define GOLDEN "t/golden/reference.json"
 #define TOLERANCE 1e-5          /* relative error of a row of logits */
 #define NEAR_TIE 1e-4           /* logits: the two best of a row */
 #define CONTEXT 128u
@@ -222,24 +221,9 @@ static void run_case(const json_t *golden, const json_t *test)
 }
 
 
-/* Families come one by one; what there is of them is checked. */
-static int is_supported(const json_t *test)
-{
-    const char *model_type =
-        json_string_value(json_object_get(json_object_get(test, "config"), "model_type"));
-
-    for (const moe_family_t *const *family = moe_families; *family != NULL; family++) {
-        if (strcmp((*family)->model_type, model_type) == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-
 static void test_reference(void **state)
 {
-    json_t *golden = json_load_file(GOLDEN, 0, NULL);
+    json_t *golden = json_load_file(REFERENCE_MODELS, 0, NULL);
     const json_t *test, *cases = json_object_get(golden, "cases");
     size_t i;
 
@@ -247,7 +231,7 @@ static void test_reference(void **state)
     print_message("relative error against %s\n",
                   json_string_value(json_object_get(golden, "reference")));
     json_array_foreach(cases, i, test) {
-        if (is_supported(test)) {
+        if (reference_is_supported(test)) {
             run_case(golden, test);
         }
     }
@@ -257,11 +241,11 @@ static void test_reference(void **state)
 
 static int write_models(const char *directory)
 {
-    json_t *golden = json_load_file(GOLDEN, 0, NULL);
+    json_t *golden = json_load_file(REFERENCE_MODELS, 0, NULL);
     const json_t *test;
     size_t i;
 
-    tiny_check(golden != NULL, GOLDEN);
+    tiny_check(golden != NULL, REFERENCE_MODELS);
     json_array_foreach(json_object_get(golden, "cases"), i, test) {
         tiny_files_t files = reference_model_make(test);
 
