@@ -1,83 +1,17 @@
 #include "engine/core/json.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "engine/core/file.h"
 
 
-/* The whole file at once: json_loadfd() reads a byte per system call.  The file may shrink or grow
- * meanwhile; what was read up to `size` bytes is parsed. */
-static char *read_file(int fd, size_t size, size_t *read_size)
+static json_t *parse(const char *data, size_t size, const char *path, moe_error_t *error)
 {
-    char *data = malloc(size ? size : 1);
-    size_t n = 0;
-
-    while (data != NULL && n < size) {
-        ssize_t r = read(fd, data + n, size - n);
-
-        if (r == -1 && errno == EINTR) {
-            continue;
-        }
-        if (r == -1) {
-            free(data);
-            return NULL;
-        }
-        if (r == 0) {
-            break;
-        }
-        n += (size_t) r;
-    }
-    *read_size = n;
-    return data;
-}
-
-
-json_t *moe_json_load(const char *directory, const char *name, int optional, moe_error_t *error)
-{
-    char path[PATH_MAX];
     json_error_t where;
-    struct stat st;
-    json_t *json;
-    size_t size;
-    char *data;
-    int fd;
+    json_t *json = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
 
-    error->code = MOE_OK;
-    if (snprintf(path, sizeof(path), "%s/%s", directory, name) >= (int) sizeof(path)) {
-        moe_fail(error, MOE_BAD_MODEL, "%s: path too long", name);
-        return NULL;
-    }
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd == -1) {
-        if (errno != ENOENT || !optional) {
-            moe_fail(error, MOE_BAD_MODEL, "%s: %s", path, strerror(errno));
-        }
-        return NULL;
-    }
-    if (fstat(fd, &st) == -1 || !S_ISREG(st.st_mode)) {
-        moe_fail(error, MOE_BAD_MODEL, "%s: not a regular file", path);
-        close(fd);
-        return NULL;
-    }
-    if (st.st_size > (off_t) MOE_JSON_FILE_LIMIT) {
-        moe_fail(error, MOE_BAD_MODEL, "%s: larger than %u bytes", path, MOE_JSON_FILE_LIMIT);
-        close(fd);
-        return NULL;
-    }
-    data = read_file(fd, (size_t) st.st_size, &size);
-    if (data == NULL) {
-        moe_fail(error, MOE_BAD_MODEL, "%s: cannot be read: %s", path, strerror(errno));
-        close(fd);
-        return NULL;
-    }
-    close(fd);
-    json = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
-    free(data);
     if (json == NULL) {
         moe_fail(error, MOE_BAD_MODEL, "%s: %s, line %d", path, where.text, where.line);
         return NULL;
@@ -86,6 +20,174 @@ json_t *moe_json_load(const char *directory, const char *name, int optional, moe
         moe_fail(error, MOE_BAD_MODEL, "%s: not a JSON object", path);
         json_decref(json);
         return NULL;
+    }
+    return json;
+}
+
+
+json_t *moe_json_load(const char *directory, const char *name, int optional, moe_error_t *error)
+{
+    char path[PATH_MAX], *data;
+    json_t *json;
+    size_t size;
+
+    if (moe_file_path(path, directory, name, error) != 0) {
+        return NULL;
+    }
+    data = moe_file_load(path, optional, MOE_JSON_FILE_LIMIT, &size, error);
+    json = data != NULL ? parse(data, size, path, error) : NULL;
+    free(data);
+    return json;
+}
+
+
+static const char *skip_blanks(const char *p, const char *end)
+{
+    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) {
+        p++;
+    }
+    return p;
+}
+
+
+/* p is at a quote; NULL when the string does not end. */
+static const char *skip_string(const char *p, const char *end)
+{
+    for (p++; p < end && *p != '"'; p++) {
+        p += *p == '\\';
+    }
+    return p < end ? p + 1 : NULL;
+}
+
+
+/* Behind the value at p: only strings and the balance of brackets are looked at. */
+static const char *skip_value(const char *p, const char *end)
+{
+    size_t depth = 0;
+
+    while (p < end) {
+        if (*p == '"') {
+            p = skip_string(p, end);
+            if (p == NULL) {
+                return NULL;
+            }
+        } else if (depth == 0 && (*p == ',' || *p == ']' || *p == '}')) {
+            return p;
+        } else {
+            depth += *p == '[' || *p == '{';
+            depth -= *p == ']' || *p == '}';
+            p++;
+        }
+    }
+    return NULL;
+}
+
+
+/* Finds the parts in the object at p, which is the file's (`within` is NULL) or its member
+ * `within`.  What is not well formed is left for the parser to name. */
+static void find_parts(const char *p, const char *end, const char *within, moe_json_part_t *parts,
+                       size_t n_parts)
+{
+    p = skip_blanks(p, end);
+    if (p == end || *p != '{') {
+        return;
+    }
+    do {
+        const char *key = skip_blanks(p + 1, end), *value;
+
+        if (key == end || *key != '"' || (p = skip_string(key, end)) == NULL
+            || (value = skip_blanks(p, end)) == end || *value != ':'
+            || (p = skip_value(value + 1, end)) == NULL)
+        {
+            return;
+        }
+        for (size_t i = 0; i < n_parts; i++) {
+            const char *name = within == NULL ? parts[i].object : parts[i].key;
+
+            if ((within != NULL && strcmp(within, parts[i].object) != 0)
+                || strncmp(key + 1, name, strlen(name)) != 0 || key[1 + strlen(name)] != '"')
+            {
+                continue;
+            }
+            if (within == NULL) {
+                find_parts(value + 1, p, name, parts, n_parts);
+                break;
+            }
+            parts[i].size = (size_t) (p - value - 1);
+            parts[i].data = parts[i].size > 0 ? value + 1 : NULL;
+        }
+    } while (*p == ',');
+}
+
+
+/* A copy of the text without the parts; line ends stay, so that messages count lines rightly. */
+static char *cut(const char *data, size_t size, const moe_json_part_t *parts, size_t n_parts,
+                 size_t *cut_size)
+{
+    char *out = malloc(size + 4 * n_parts + 1), *to = out;
+    const char *end = data + size;
+
+    while (out != NULL && data < end) {
+        const moe_json_part_t *next = NULL;
+        const char *stop;
+
+        for (size_t i = 0; i < n_parts; i++) {
+            if (parts[i].data != NULL && parts[i].data >= data
+                && (next == NULL || parts[i].data < next->data))
+            {
+                next = &parts[i];
+            }
+        }
+        stop = next != NULL ? next->data : end;
+        memcpy(to, data, (size_t) (stop - data));
+        to += stop - data;
+        data = stop;
+        if (next != NULL) {
+            memcpy(to, "null", 4);
+            to += 4;
+            for (; data < next->data + next->size; data++) {
+                if (*data == '\n') {
+                    *to++ = '\n';
+                }
+            }
+        }
+    }
+    *cut_size = (size_t) (to - out);
+    return out;
+}
+
+
+json_t *moe_json_load_without(const char *directory, const char *name, int optional,
+                              moe_json_part_t *parts, size_t n_parts, char **text,
+                              moe_error_t *error)
+{
+    char path[PATH_MAX], *rest;
+    json_t *json = NULL;
+    size_t size, rest_size;
+
+    *text = NULL;
+    if (moe_file_path(path, directory, name, error) != 0) {
+        return NULL;
+    }
+    *text = moe_file_load(path, optional, MOE_JSON_FILE_LIMIT, &size, error);
+    if (*text == NULL) {
+        return NULL;
+    }
+    for (size_t i = 0; i < n_parts; i++) {
+        parts[i].data = NULL;
+        parts[i].size = 0;
+    }
+    find_parts(*text, *text + size, NULL, parts, n_parts);
+    rest = cut(*text, size, parts, n_parts, &rest_size);
+    if (rest == NULL) {
+        moe_fail(error, MOE_LIMIT, "%s: out of memory", path);
+    } else {
+        json = parse(rest, rest_size, path, error);
+    }
+    free(rest);
+    if (json == NULL) {
+        free(*text);
+        *text = NULL;
     }
     return json;
 }

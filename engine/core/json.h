@@ -17,6 +17,21 @@
  * exist and `optional` is set: NULL with error->code == MOE_OK. */
 json_t *moe_json_load(const char *directory, const char *name, int optional, moe_error_t *error);
 
+/* A big value that is left out of what is parsed, for a reader of its own: member `key` of the
+ * member `object` of the file's object.  `data`: its text; NULL when the file has no such
+ * member. */
+typedef struct {
+    const char *object, *key;
+    const char *data;
+    size_t size;
+} moe_json_part_t;
+
+/* As moe_json_load, with null in the place of each part.  The parts are no more than bracketed
+ * rightly; they lie in *text, which the caller frees. */
+json_t *moe_json_load_without(const char *directory, const char *name, int optional,
+                              moe_json_part_t *parts, size_t n_parts, char **text,
+                              moe_error_t *error);
+
 /* object[key] as a boolean, `fallback` when it is absent or null.  -1 with MOE_BAD_MODEL. */
 int moe_json_flag(const json_t *object, const char *key, int fallback, int *value,
                   moe_error_t *error);

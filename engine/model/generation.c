@@ -107,8 +107,8 @@ static const char *token_text(const json_t *token)
 }
 
 
-/* Id of a token's text in tokenizer.json, -1 when it is not there: then it cannot be generated. */
-static json_int_t find_token(const json_t *tokenizer, const char *text)
+/* Id of an added token, -1 when there is none of this text. */
+static json_int_t find_added(const json_t *tokenizer, const char *text)
 {
     const json_t *token, *id;
     size_t i;
@@ -121,14 +121,44 @@ static json_int_t find_token(const json_t *tokenizer, const char *text)
             return json_integer_value(id);
         }
     }
-    id = json_object_get(json_object_get(json_object_get(tokenizer, "model"), "vocab"), text);
-    return json_is_integer(id) ? json_integer_value(id) : -1;
+    return -1;
+}
+
+
+/* Id of a token's text in tokenizer.json, -1 when it is not there: then it cannot be generated;
+ * -2 with the error.  The vocabulary, which takes long to parse, is looked at only for what is no
+ * added token. */
+static json_int_t find_token(const char *directory, const char *text, moe_error_t *error)
+{
+    static const char file[] = "tokenizer.json";
+    moe_json_part_t parts[2] = {
+        { .object = "model", .key = "vocab" }, { .object = "model", .key = "merges" }
+    };
+    char *parts_text;
+    json_t *tokenizer = moe_json_load_without(directory, file, 1, parts, 2, &parts_text, error);
+    json_int_t id = find_added(tokenizer, text);
+
+    free(parts_text);
+    if (tokenizer != NULL && id == -1) {
+        const json_t *value;
+
+        json_decref(tokenizer);
+        tokenizer = moe_json_load(directory, file, 1, error);
+        value = json_object_get(json_object_get(json_object_get(tokenizer, "model"), "vocab"),
+                                text);
+        id = json_is_integer(value) ? json_integer_value(value) : -1;
+    }
+    if (tokenizer == NULL && error->code != MOE_OK) {
+        id = -2;
+    }
+    json_decref(tokenizer);
+    return id;
 }
 
 
 static int read_tokenizer_files(moe_model_t *model, const char *directory, moe_error_t *error)
 {
-    json_t *settings = moe_json_load(directory, "tokenizer_config.json", 1, error), *tokenizer;
+    json_t *settings = moe_json_load(directory, "tokenizer_config.json", 1, error);
     moe_config_t config = { .object = settings, .where = "tokenizer_config.json", .error = error };
     const char *text = token_text(json_object_get(settings, "eos_token"));
     json_int_t id;
@@ -137,19 +167,15 @@ static int read_tokenizer_files(moe_model_t *model, const char *directory, moe_e
         json_decref(settings);
         return settings == NULL && error->code != MOE_OK ? -1 : 0;
     }
-    tokenizer = moe_json_load(directory, "tokenizer.json", 1, error);
-    if (tokenizer != NULL) {
-        id = find_token(tokenizer, text);
-        if (id >= model->vocabulary) {
-            moe_config_fail(&config, "eos_token", "its id %lld is not below vocab_size %u",
-                            (long long) id, model->vocabulary);
-        } else if (id >= 0) {
-            add_eos(model, &config, (uint32_t) id);
-        }
-    } else if (error->code != MOE_OK) {
+    id = find_token(directory, text, error);
+    if (id >= model->vocabulary) {
+        moe_config_fail(&config, "eos_token", "its id %lld is not below vocab_size %u",
+                        (long long) id, model->vocabulary);
+    } else if (id >= 0) {
+        add_eos(model, &config, (uint32_t) id);
+    } else if (id == -2) {
         config.failed = 1;
     }
-    json_decref(tokenizer);
     json_decref(settings);
     return config.failed ? -1 : 0;
 }

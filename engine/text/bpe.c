@@ -6,6 +6,9 @@
  * nothing beats that for a few symbols.  Long ones (SentencePiece models get whole texts as one
  * piece) use a linked list and a heap of pairs, O(n log n).  The heap is not updated when a pair
  * disappears: an entry counts only while the pair at its position still has the entry's rank.
+ *
+ * Most pieces of a text are tokens.  Those that merging would give back whole are marked when
+ * loading, by merging them: one look-up stands for all their merges.
  */
 
 #include "engine/text/bpe.h"
@@ -17,7 +20,7 @@
 #include "engine/text/utf8.h"
 
 #define SHORT_PIECE 48u
-#define NO_RANK UINT32_MAX
+#define WHOLE_PIECE 64u                 /* bytes; longer pieces are hardly ever tokens */
 #define NONE UINT32_MAX
 #define DIRECT_CHARACTERS 0x180u        /* looked up in a table: all of the byte-level alphabet */
 
@@ -25,19 +28,19 @@ typedef struct {
     uint64_t pair;              /* left id << 32 | right id; all ones: an empty slot */
     uint32_t rank;
     uint32_t merged;            /* id of the result */
-} merge_t;
+} slot_t;
 
 #define NO_PAIR UINT64_MAX
 
 struct moe_bpe_s {
-    moe_vocab_t vocab;
-    merge_t *merges;            /* hash table with open addressing */
+    const moe_vocab_t *vocab;
+    slot_t *merges;             /* hash table with open addressing */
     unsigned shift;             /* 64 - log2 of its size */
     uint32_t mask;
     uint32_t direct[DIRECT_CHARACTERS];
     uint32_t bytes[256];        /* <0x00>..<0xFF> when there is byte fallback */
-    uint32_t unknown;           /* id of unk_token, or MOE_NO_TOKEN */
-    int byte_fallback, fuse_unknown, ignore_merges;
+    unsigned char *whole;       /* by id: merging the text of this token gives the token */
+    moe_bpe_settings_t settings;
 };
 
 typedef struct {
@@ -68,7 +71,7 @@ static uint32_t merge_slot(const moe_bpe_t *bpe, uint64_t pair)
 /* Fills rank and merged of the pair `symbol`, `right`. */
 static void look_up(const moe_bpe_t *bpe, symbol_t *symbol, uint32_t right)
 {
-    const merge_t *merge = &bpe->merges[merge_slot(bpe, (uint64_t) symbol->id << 32 | right)];
+    const slot_t *merge = &bpe->merges[merge_slot(bpe, (uint64_t) symbol->id << 32 | right)];
 
     symbol->rank = merge->rank;
     symbol->merged = merge->merged;
@@ -140,7 +143,7 @@ static void merge_short(const moe_bpe_t *bpe, moe_bpe_scratch_t *scratch)
                 best = i;
             }
         }
-        if (s[best].rank == NO_RANK) {
+        if (s[best].rank == MOE_NO_RANK) {
             break;
         }
         s[best].id = s[best].merged;
@@ -163,12 +166,12 @@ static int queue_pair(const moe_bpe_t *bpe, moe_bpe_scratch_t *scratch, uint32_t
 {
     symbol_t *symbol = &scratch->symbols[position];
 
-    symbol->rank = NO_RANK;
+    symbol->rank = MOE_NO_RANK;
     if (symbol->next == NONE) {
         return 0;
     }
     look_up(bpe, symbol, scratch->symbols[symbol->next].id);
-    return symbol->rank == NO_RANK ? 0 : push_heap(scratch, symbol->rank, position, error);
+    return symbol->rank == MOE_NO_RANK ? 0 : push_heap(scratch, symbol->rank, position, error);
 }
 
 
@@ -196,7 +199,7 @@ static int merge_long(const moe_bpe_t *bpe, moe_bpe_scratch_t *scratch, moe_erro
         right = &s[symbol->next];
         symbol->id = symbol->merged;
         symbol->next = right->next;
-        right->rank = NO_RANK;
+        right->rank = MOE_NO_RANK;
         if (symbol->next != NONE) {
             s[symbol->next].previous = position;
         }
@@ -248,14 +251,14 @@ static void add_symbol(moe_bpe_scratch_t *scratch, uint32_t id)
 static void add_unknown(const moe_bpe_t *bpe, moe_bpe_scratch_t *scratch, const char *character,
                         size_t size, int *unknown)
 {
-    if (bpe->byte_fallback) {
+    if (bpe->settings.byte_fallback) {
         for (size_t i = 0; i < size; i++) {
             add_symbol(scratch, bpe->bytes[(unsigned char) character[i]]);
         }
         *unknown = 0;
-    } else if (bpe->unknown != MOE_NO_TOKEN) {
-        if (!*unknown || !bpe->fuse_unknown) {
-            add_symbol(scratch, bpe->unknown);
+    } else if (bpe->settings.unknown != MOE_NO_TOKEN) {
+        if (!*unknown || !bpe->settings.fuse_unknown) {
+            add_symbol(scratch, bpe->settings.unknown);
         }
         *unknown = 1;
     }
@@ -275,7 +278,7 @@ static int split_characters(const moe_bpe_t *bpe, moe_bpe_scratch_t *scratch, co
     for (size_t i = 0; i < size; i += length) {
         uint32_t code = moe_utf8_decode(piece + i, &length);
         uint32_t id = code < DIRECT_CHARACTERS ? bpe->direct[code]
-                                               : moe_vocab_find(&bpe->vocab, piece + i, length);
+                                               : moe_vocab_find(bpe->vocab, piece + i, length);
 
         if (id == MOE_NO_TOKEN) {
             add_unknown(bpe, scratch, piece + i, length, &unknown);
@@ -288,22 +291,32 @@ static int split_characters(const moe_bpe_t *bpe, moe_bpe_scratch_t *scratch, co
 }
 
 
-int moe_bpe_encode(const moe_bpe_t *bpe, moe_bpe_scratch_t *scratch, const char *piece,
-                   size_t size, moe_ids_t *ids, moe_error_t *error)
+/* Leaves the symbols of a piece in the scratch memory. */
+static int encode(const moe_bpe_t *bpe, moe_bpe_scratch_t *scratch, const char *piece, size_t size,
+                  moe_error_t *error)
 {
-    if (bpe->ignore_merges) {
-        uint32_t id = moe_vocab_find(&bpe->vocab, piece, size);
-
-        if (id != MOE_NO_TOKEN) {
-            return moe_ids_append(ids, id, error);
-        }
-    }
     if (split_characters(bpe, scratch, piece, size, error) != 0) {
         return -1;
     }
-    if (scratch->n_symbols <= SHORT_PIECE) {
-        merge_short(bpe, scratch);
-    } else if (merge_long(bpe, scratch, error) != 0) {
+    if (scratch->n_symbols > SHORT_PIECE) {
+        return merge_long(bpe, scratch, error);
+    }
+    merge_short(bpe, scratch);
+    return 0;
+}
+
+
+int moe_bpe_encode(const moe_bpe_t *bpe, moe_bpe_scratch_t *scratch, const char *piece,
+                   size_t size, moe_ids_t *ids, moe_error_t *error)
+{
+    if (size <= WHOLE_PIECE || bpe->settings.ignore_merges) {
+        uint32_t id = moe_vocab_find(bpe->vocab, piece, size);
+
+        if (id != MOE_NO_TOKEN && (bpe->settings.ignore_merges || bpe->whole[id])) {
+            return moe_ids_append(ids, id, error);
+        }
+    }
+    if (encode(bpe, scratch, piece, size, error) != 0) {
         return -1;
     }
     for (size_t i = 0; i < scratch->n_symbols; i++) {
@@ -336,200 +349,71 @@ void moe_bpe_scratch_free(moe_bpe_scratch_t *scratch)
 }
 
 
-static int read_vocab(moe_bpe_t *bpe, json_t *json, moe_error_t *error)
+static int make_table(moe_bpe_t *bpe, const moe_merges_t *merges, moe_error_t *error)
 {
-    json_t *vocab = json_object_get(json, "vocab"), *id;
-    uint32_t n_ids = 0;
-    size_t bytes = 0;
-    const char *text;
+    size_t n_slots = 16;
 
-    if (!json_is_object(vocab) || json_object_size(vocab) == 0) {
-        return moe_fail(error, MOE_BAD_MODEL, "\"vocab\" is not a non-empty object");
-    }
-    json_object_foreach(vocab, text, id) {
-        json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
-
-        if (value < 0 || value >= (json_int_t) MOE_TOKEN_ID_LIMIT) {
-            return moe_fail(error, MOE_BAD_MODEL, "vocab: id of \"%.60s\" is not in 0..%u", text,
-                            MOE_TOKEN_ID_LIMIT - 1);
-        }
-        if ((uint32_t) value >= n_ids) {
-            n_ids = (uint32_t) value + 1;
-        }
-        bytes += strlen(text);
-    }
-    if (moe_vocab_init(&bpe->vocab, json_object_size(vocab), bytes, n_ids, error) != 0) {
-        return -1;
-    }
-    json_object_foreach(vocab, text, id) {
-        if (moe_vocab_add(&bpe->vocab, text, strlen(text), (uint32_t) json_integer_value(id),
-                          error) != 0)
-        {
-            return moe_fail_in(error, "vocab");
-        }
-    }
-    return 0;
-}
-
-
-/* The two parts of a merge, "a b" or ["a", "b"]. */
-static int read_parts(const json_t *merge, const char *parts[2], size_t sizes[2])
-{
-    if (json_is_string(merge)) {
-        size_t size = json_string_length(merge);
-
-        parts[0] = json_string_value(merge);
-        parts[1] = memchr(parts[0], ' ', size);
-        if (parts[1] == NULL) {
-            return -1;
-        }
-        sizes[0] = (size_t) (parts[1] - parts[0]);
-        sizes[1] = size - sizes[0] - 1;
-        parts[1]++;
-        return 0;
-    }
-    if (json_array_size(merge) != 2) {
-        return -1;
-    }
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *part = json_array_get(merge, i);
-
-        if (!json_is_string(part)) {
-            return -1;
-        }
-        parts[i] = json_string_value(part);
-        sizes[i] = json_string_length(part);
-    }
-    return 0;
-}
-
-
-static int add_merge(moe_bpe_t *bpe, const json_t *merge, uint32_t rank, moe_buffer_t *whole,
-                     moe_error_t *error)
-{
-    const char *parts[2];
-    size_t sizes[2];
-    uint32_t ids[2], merged, slot;
-    uint64_t pair;
-
-    if (read_parts(merge, parts, sizes) != 0) {
-        return moe_fail(error, MOE_BAD_MODEL, "merges: entry %u is not a pair", rank);
-    }
-    whole->size = 0;
-    for (int i = 0; i < 2; i++) {
-        ids[i] = moe_vocab_find(&bpe->vocab, parts[i], sizes[i]);
-        if (ids[i] == MOE_NO_TOKEN) {
-            return moe_fail(error, MOE_BAD_MODEL, "merges: \"%.*s\" of entry %u is not a token",
-                            (int) (sizes[i] < 60 ? sizes[i] : 60), parts[i], rank);
-        }
-        if (moe_buffer_append(whole, parts[i], sizes[i], error) != 0) {
-            return -1;
-        }
-    }
-    merged = moe_vocab_find(&bpe->vocab, whole->data, whole->size);
-    if (merged == MOE_NO_TOKEN) {
-        return moe_fail(error, MOE_BAD_MODEL, "merges: result \"%.*s\" of entry %u is not a token",
-                        (int) (whole->size < 60 ? whole->size : 60), whole->data, rank);
-    }
-    pair = (uint64_t) ids[0] << 32 | ids[1];
-    slot = merge_slot(bpe, pair);
-    bpe->merges[slot] = (merge_t) { pair, rank, merged };
-    return 0;
-}
-
-
-static int read_merges(moe_bpe_t *bpe, const json_t *json, moe_error_t *error)
-{
-    const json_t *merges = json_object_get(json, "merges");
-    size_t count = json_array_size(merges), n_slots = 16, i = 0;
-    moe_buffer_t whole = { 0 };
-    int rc = 0;
-
-    if (!json_is_array(merges) || count > 4 * (size_t) MOE_TOKEN_ID_LIMIT) {
-        return moe_fail(error, MOE_BAD_MODEL, "\"merges\" is not a list of pairs, or too long");
-    }
-    for (bpe->shift = 60; n_slots < 2 * count; bpe->shift--) {
+    for (bpe->shift = 60; n_slots < 2 * merges->count; bpe->shift--) {
         n_slots *= 2;
     }
     bpe->mask = (uint32_t) n_slots - 1;
-    bpe->merges = malloc(n_slots * sizeof(merge_t));
+    bpe->merges = malloc(n_slots * sizeof(slot_t));
     if (bpe->merges == NULL) {
-        return moe_fail(error, MOE_LIMIT, "out of memory for %zu merges", count);
+        return moe_fail(error, MOE_LIMIT, "out of memory for %zu merges", merges->count);
     }
-    memset(bpe->merges, 0xff, n_slots * sizeof(merge_t));       /* NO_PAIR and NO_RANK */
-    if (json_string_length(json_array_get(merges, 0)) > 8
-        && strncmp(json_string_value(json_array_get(merges, 0)), "#version", 8) == 0)
-    {
-        i = 1;                          /* the first line of old merges.txt */
+    memset(bpe->merges, 0xff, n_slots * sizeof(slot_t));        /* NO_PAIR and MOE_NO_RANK */
+    for (size_t i = 0; i < merges->count; i++) {
+        const moe_merge_t *merge = &merges->items[i];
+        uint64_t pair = (uint64_t) merge->left << 32 | merge->right;
+
+        bpe->merges[merge_slot(bpe, pair)] = (slot_t) { pair, merge->rank, merge->merged };
     }
-    for (; rc == 0 && i < count; i++) {
-        rc = add_merge(bpe, json_array_get(merges, i), (uint32_t) i, &whole, error);
+    return 0;
+}
+
+
+static int find_characters(moe_bpe_t *bpe, moe_error_t *error)
+{
+    char text[8];
+
+    for (unsigned i = 0; bpe->settings.byte_fallback && i < 256; i++) {
+        snprintf(text, sizeof(text), "<0x%02X>", i);
+        bpe->bytes[i] = moe_vocab_find(bpe->vocab, text, 6);
+        if (bpe->bytes[i] == MOE_NO_TOKEN) {
+            return moe_fail(error, MOE_BAD_MODEL, "byte fallback without a token %s", text);
+        }
     }
-    moe_buffer_free(&whole);
+    for (uint32_t code = 0; code < DIRECT_CHARACTERS; code++) {
+        bpe->direct[code] = moe_vocab_find(bpe->vocab, text, moe_utf8_encode(code, text));
+    }
+    return 0;
+}
+
+
+static int mark_whole(moe_bpe_t *bpe, moe_error_t *error)
+{
+    moe_bpe_scratch_t *scratch = moe_bpe_scratch_create(error);
+    int rc = scratch == NULL ? -1 : 0;
+
+    bpe->whole = calloc(bpe->vocab->n_ids, 1);
+    if (bpe->whole == NULL) {
+        rc = moe_fail(error, MOE_LIMIT, "out of memory for %u tokens", bpe->vocab->n_ids);
+    }
+    for (uint32_t id = 0; rc == 0 && id < bpe->vocab->n_ids; id++) {
+        const moe_token_t *token = &bpe->vocab->tokens[id];
+
+        if (token->text != NULL && token->size <= WHOLE_PIECE) {
+            rc = encode(bpe, scratch, token->text, token->size, error);
+            bpe->whole[id] = rc == 0 && scratch->n_symbols == 1 && scratch->symbols[0].id == id;
+        }
+    }
+    moe_bpe_scratch_free(scratch);
     return rc;
 }
 
 
-static int read_fallbacks(moe_bpe_t *bpe, const json_t *json, moe_error_t *error)
-{
-    const json_t *unknown = json_object_get(json, "unk_token");
-    char text[8];
-
-    bpe->unknown = MOE_NO_TOKEN;
-    if (json_is_string(unknown)) {
-        bpe->unknown = moe_vocab_find(&bpe->vocab, json_string_value(unknown),
-                                      json_string_length(unknown));
-        if (bpe->unknown == MOE_NO_TOKEN) {
-            return moe_fail(error, MOE_BAD_MODEL, "unk_token \"%.60s\" is not a token",
-                            json_string_value(unknown));
-        }
-    } else if (unknown != NULL && !json_is_null(unknown)) {
-        return moe_fail(error, MOE_BAD_MODEL, "\"unk_token\" is not a string");
-    }
-    for (unsigned i = 0; bpe->byte_fallback && i < 256; i++) {
-        snprintf(text, sizeof(text), "<0x%02X>", i);
-        bpe->bytes[i] = moe_vocab_find(&bpe->vocab, text, 6);
-        if (bpe->bytes[i] == MOE_NO_TOKEN) {
-            return moe_fail(error, MOE_BAD_MODEL, "byte_fallback without a token %s", text);
-        }
-    }
-    for (uint32_t code = 0; code < DIRECT_CHARACTERS; code++) {
-        bpe->direct[code] = moe_vocab_find(&bpe->vocab, text, moe_utf8_encode(code, text));
-    }
-    return 0;
-}
-
-
-/* What would change the ids and is not implemented: no model served needs it. */
-static int refuse_variants(const json_t *json, moe_error_t *error)
-{
-    static const char *const affixes[] = { "continuing_subword_prefix", "end_of_word_suffix" };
-    const json_t *type = json_object_get(json, "type");
-    const json_t *dropout = json_object_get(json, "dropout");
-
-    if (type != NULL && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0)) {
-        return moe_fail(error, MOE_BAD_MODEL, "type \"%.60s\" is not supported, only BPE",
-                        json_is_string(type) ? json_string_value(type) : "?");
-    }
-    if (dropout != NULL && !json_is_null(dropout)
-        && !(json_is_number(dropout) && json_number_value(dropout) == 0))
-    {
-        return moe_fail(error, MOE_BAD_MODEL, "dropout is not supported");
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        const json_t *affix = json_object_get(json, affixes[i]);
-
-        if (affix != NULL && !json_is_null(affix)
-            && !(json_is_string(affix) && json_string_length(affix) == 0))
-        {
-            return moe_fail(error, MOE_BAD_MODEL, "%s is not supported", affixes[i]);
-        }
-    }
-    return 0;
-}
-
-
-moe_bpe_t *moe_bpe_create(const json_t *json, moe_error_t *error)
+moe_bpe_t *moe_bpe_create(const moe_vocab_t *vocab, const moe_merges_t *merges,
+                          const moe_bpe_settings_t *settings, moe_error_t *error)
 {
     moe_bpe_t *bpe = calloc(1, sizeof(*bpe));
 
@@ -537,33 +421,23 @@ moe_bpe_t *moe_bpe_create(const json_t *json, moe_error_t *error)
         moe_fail(error, MOE_LIMIT, "out of memory for a tokenizer");
         return NULL;
     }
-    if (!json_is_object(json)) {
-        moe_fail(error, MOE_BAD_MODEL, "not an object");
-    } else if (refuse_variants(json, error) == 0
-               && moe_json_flag(json, "byte_fallback", 0, &bpe->byte_fallback, error) == 0
-               && moe_json_flag(json, "fuse_unk", 0, &bpe->fuse_unknown, error) == 0
-               && moe_json_flag(json, "ignore_merges", 0, &bpe->ignore_merges, error) == 0
-               && read_vocab(bpe, (json_t *) json, error) == 0
-               && read_merges(bpe, json, error) == 0 && read_fallbacks(bpe, json, error) == 0)
+    bpe->vocab = vocab;
+    bpe->settings = *settings;
+    if (make_table(bpe, merges, error) != 0 || find_characters(bpe, error) != 0
+        || mark_whole(bpe, error) != 0)
     {
-        return bpe;
+        moe_bpe_free(bpe);
+        return NULL;
     }
-    moe_bpe_free(bpe);
-    return NULL;
+    return bpe;
 }
 
 
 void moe_bpe_free(moe_bpe_t *bpe)
 {
     if (bpe != NULL) {
-        moe_vocab_free(&bpe->vocab);
         free(bpe->merges);
+        free(bpe->whole);
         free(bpe);
     }
-}
-
-
-const moe_vocab_t *moe_bpe_vocab(const moe_bpe_t *bpe)
-{
-    return &bpe->vocab;
 }

@@ -1,102 +1,20 @@
 /*
- * What tokenizer.ggml.pre stands for: the splits of the original tokenizers, one after another, and
- * what else distinguishes them.  The regexes are those of the models' tokenizer.json files, not
- * llama.cpp's adaptations.
+ * The three kinds of tokenizer.ggml.model: byte-level BPE with a list of merges ("gpt2"), and
+ * SentencePiece's two, both told by scores: BPE, where the pair that makes the token of the highest
+ * score comes first ("llama"), and Unigram ("t5").
  */
 
 #include "engine/text/gguf_text.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/core/json.h"
-#include "engine/text/vocab.h"
+#include "engine/text/known_splits.h"
 
-#define NAMES_LIMIT 6u
-#define SPLITS_LIMIT 6u
-
-/* Endings that most regexes share: symbols, line ends, blanks. */
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define BLANKS "\\s+(?!\\S)|\\s+"
-#define TAIL " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" BLANKS
-#define WORDS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
-
-#define GPT2 \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|" BLANKS
-#define CL100K CONTRACTIONS "|" WORDS "|\\p{N}{1,3}|" TAIL
-#define QWEN2 CONTRACTIONS "|" WORDS "|\\p{N}|" TAIL
-#define QWEN35 \
-    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}" \
-    "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" BLANKS
-#define BAILING \
-    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}" \
-    "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|" BLANKS
-
-/* Words by case, without the characters of `but`. */
-#define UPPER "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
-#define LOWER "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
-#define CASED_WORDS(but) \
-    "[^\\r\\n\\p{L}\\p{N}]?[" UPPER but "]*[" LOWER but "]+" CONTRACTIONS "?" \
-    "|[^\\r\\n\\p{L}\\p{N}]?[" UPPER but "]+[" LOWER but "]*" CONTRACTIONS "?"
-#define O200K \
-    CASED_WORDS("") "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|" BLANKS
-#define KIMI "[\\p{Han}]+|" CASED_WORDS("&&[^\\p{Han}]") "|\\p{N}{1,3}|" TAIL
-
-/* DeepSeek-V2's list of letters with case: Unicode 11's, some scripts left out. */
-#define CASED \
-    "A-Za-z\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-\\x{1BF}" \
-    "\\x{1C4}-\\x{293}\\x{295}-\\x{2AF}\\x{370}-\\x{373}\\x{376}-\\x{377}\\x{37B}-\\x{37D}" \
-    "\\x{37F}\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-\\x{3A1}\\x{3A3}-\\x{3F5}" \
-    "\\x{3F7}-\\x{481}\\x{48A}-\\x{52F}\\x{531}-\\x{556}\\x{10A0}-\\x{10C5}" \
-    "\\x{13A0}-\\x{13F5}\\x{13F8}-\\x{13FD}\\x{1C90}-\\x{1CBA}\\x{1CBD}-\\x{1CBF}" \
-    "\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}\\x{1D79}-\\x{1D9A}\\x{1E00}-\\x{1F15}" \
-    "\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}\\x{1F50}-\\x{1F57}\\x{1F59}" \
-    "\\x{1F5B}\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{1FBC}\\x{1FBE}" \
-    "\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}" \
-    "\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}\\x{2107}" \
-    "\\x{210A}-\\x{2113}\\x{2115}\\x{2119}-\\x{211D}\\x{2124}\\x{2126}\\x{2128}" \
-    "\\x{212A}-\\x{212D}\\x{212F}-\\x{2134}\\x{2139}\\x{213C}-\\x{213F}\\x{2145}-\\x{2149}" \
-    "\\x{214E}\\x{2183}-\\x{2184}\\x{2C00}-\\x{2C7B}\\x{2C7E}-\\x{2CE4}\\x{2CEB}-\\x{2CEE}" \
-    "\\x{2CF2}-\\x{2CF3}\\x{A640}-\\x{A66D}\\x{A680}-\\x{A69B}\\x{A722}-\\x{A76F}" \
-    "\\x{A771}-\\x{A787}\\x{A78B}-\\x{A78E}\\x{AB70}-\\x{ABBF}\\x{FB00}-\\x{FB06}" \
-    "\\x{FB13}-\\x{FB17}\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}\\x{10400}-\\x{1044F}" \
-    "\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}" \
-    "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
-
-static const struct {
-    const char *names[NAMES_LIMIT];     /* values of tokenizer.ggml.pre */
-    const char *splits[SPLITS_LIMIT];
-    int nfc, whole, bos;                /* normalised; a piece that is a token is taken whole; BOS
-                                         * unless add_bos_token says otherwise */
-} pretokenizers[] = {
-    { .names = { "default" },
-      .splits = { "[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]" } },
-    { .names = { "gpt-2" }, .splits = { GPT2 } },
-    { .names = { "olmo" }, .splits = { GPT2 }, .nfc = 1 },
-    { .names = { "llama-bpe", "llama3", "llama-v3", "lfm2", "falcon3", "pixtral" },
-      .splits = { CL100K }, .whole = 1, .bos = 1 },
-    { .names = { "glm4", "chatglm-bpe", "dbrx" }, .splits = { CL100K } },
-    { .names = { "qwen2", "deepseek-r1-qwen", "megrez" }, .splits = { QWEN2 }, .nfc = 1 },
-    { .names = { "hunyuan" }, .splits = { QWEN2 }, .whole = 1 },
-    { .names = { "solar-open", "grok-2" }, .splits = { QWEN2 } },
-    { .names = { "laguna" }, .splits = { "[^\\n]+|[\\n]+", QWEN2 } },
-    { .names = { "bailingmoe", "bailingmoe2" }, .splits = { BAILING } },
-    { .names = { "qwen35" }, .splits = { QWEN35 }, .nfc = 1 },
-    { .names = { "gpt-4o", "llama4", "minimax-m2" }, .splits = { O200K } },
-    { .names = { "kimi-k2" }, .splits = { KIMI }, .whole = 1 },
-    { .names = { "deepseek-llm" },
-      .splits = { "[\\r\\n]", "\\s?[" CASED "]+",
-                  "\\s?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}"
-                  "\\x{3000}-\\x{3002}]+",
-                  "\\s+$", "[\\x{4E00}-\\x{9FA5}\\x{0800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+",
-                  "\\p{N}+" } },
-    { .names = { "deepseek-v3", "hunyuan-dense", "joyai-llm" },
-      .splits = { "\\p{N}{1,3}", "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+",
-                  "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"
-                  "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"
-                  "|\\s*[\\r\\n]+|" BLANKS } },
-    { .names = { "refact", "starcoder" }, .splits = { "\\p{N}", GPT2 } },
-};
+#define BLANK "\xe2\x96\x81"              /* U+2581, SentencePiece's space */
 
 /* tokenizer.ggml.token_type */
 enum {
@@ -167,107 +85,357 @@ static const json_t *named_token(const json_t *metadata, const char *key, moe_er
 }
 
 
-static int add_normal(json_t *vocab, const char *text, size_t id, moe_error_t *error)
+/* One kind of tokenizer.ggml.model. */
+typedef struct {
+    const char *name;
+    int bos, eos;               /* put around a text unless add_bos_token, add_eos_token differ */
+    /* Reads the rest of `tokenizer`, in the words of tokenizer.json, and the model, whose
+     * vocabulary is there. */
+    int (*read)(json_t *tokenizer, moe_token_model_t *model, const json_t *metadata,
+                moe_error_t *error);
+} kind_t;
+
+
+static int out_of_memory(moe_error_t *error)
 {
-    if (json_object_get(vocab, text) != NULL) {
-        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.tokens: \"%.60s\" is there twice",
-                        text);
-    }
-    return json_object_set_new(vocab, text, json_integer((json_int_t) id)) == 0
-           ? 0 : moe_fail(error, MOE_LIMIT, "out of memory for a tokenizer");
+    return moe_fail(error, MOE_LIMIT, "out of memory for a tokenizer");
 }
 
 
-static int add_token(json_t *vocab, json_t *added, const json_t *text, const json_t *type,
-                     size_t id, moe_error_t *error)
+static int token_type(const json_t *types, size_t id)
 {
-    const char *string = json_string_value(text);
-    int special = 1;
+    return types == NULL ? TOKEN_NORMAL : (int) json_integer_value(json_array_get(types, id));
+}
+
+
+static int add_token(moe_vocab_t *vocab, json_t *added, const json_t *text, int type, size_t id,
+                     moe_error_t *error)
+{
     json_t *token;
 
-    if (string == NULL || strlen(string) != json_string_length(text)) {
-        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.tokens: token %zu is not a text, or "
-                        "has a NUL inside", id);
-    }
-    switch (type == NULL ? TOKEN_NORMAL : json_integer_value(type)) {
-    case TOKEN_NORMAL:
-    case TOKEN_BYTE:
-        return add_normal(vocab, string, id, error);
-    case TOKEN_UNUSED:
+    if (type == TOKEN_UNUSED) {
         return 0;
-    case TOKEN_USER_DEFINED:
-        special = 0;
-        break;
-    case TOKEN_UNKNOWN:
-    case TOKEN_CONTROL:
-        break;
-    default:
+    }
+    if (type < TOKEN_NORMAL || type > TOKEN_BYTE) {
         return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.token_type: token %zu has no type "
                         "that is known", id);
     }
+    if (!json_is_string(text)) {
+        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.tokens: token %zu is not a text", id);
+    }
+    if (type == TOKEN_NORMAL || type == TOKEN_BYTE) {
+        return moe_vocab_add(vocab, json_string_value(text), json_string_length(text),
+                             (uint32_t) id, error) == 0
+               ? 0 : moe_fail_in(error, "tokenizer.ggml.tokens");
+    }
     token = json_pack("{s:I, s:O, s:b, s:b}", "id", (json_int_t) id, "content", text, "special",
-                      special, "normalized", 0);
-    return json_array_append_new(added, token) == 0
-           ? 0 : moe_fail(error, MOE_LIMIT, "out of memory for a tokenizer");
+                      type != TOKEN_USER_DEFINED, "normalized", 0);
+    return json_array_append_new(added, token) == 0 ? 0 : out_of_memory(error);
 }
 
 
 /* Added tokens are found in the text itself, so the model's vocabulary goes without them. */
-static int read_tokens(json_t *tokenizer, const json_t *metadata, int whole, moe_error_t *error)
+static int read_tokens(json_t *tokenizer, moe_vocab_t *vocab, const json_t *metadata,
+                       moe_error_t *error)
 {
-    json_t *vocab = json_object(), *added = json_array(), *model;
-    const json_t *types, *tokens = get_tokens(metadata, &types, error);
-    json_t *merges = (json_t *) (uintptr_t) get(metadata, "merges");
-    int rc = tokens == NULL ? -1 : 0;
+    const json_t *types, *tokens = get_tokens(metadata, &types, error), *text;
+    json_t *added = json_array();
+    size_t bytes = 0, i;
+    int rc;
 
-    for (size_t i = 0; rc == 0 && i < json_array_size(tokens); i++) {
-        rc = add_token(vocab, added, json_array_get(tokens, i), json_array_get(types, i), i, error);
+    if (json_object_set_new(tokenizer, "added_tokens", added) != 0) {
+        return out_of_memory(error);
     }
-    if (rc == 0 && !json_is_array(merges)) {
-        rc = fail(error, "merges", "missing, or not a list");
+    if (tokens == NULL) {
+        return -1;
     }
-    model = json_pack("{s:s, s:o, s:O?, s:b}", "type", "BPE", "vocab", vocab, "merges", merges,
-                      "ignore_merges", whole);
-    if ((json_object_set_new(tokenizer, "added_tokens", added) != 0
-         || json_object_set_new(tokenizer, "model", model) != 0) && rc == 0)
-    {
-        rc = moe_fail(error, MOE_LIMIT, "out of memory for a tokenizer");
+    json_array_foreach(tokens, i, text) {
+        bytes += json_string_length(text);
+    }
+    rc = moe_vocab_init(vocab, json_array_size(tokens), bytes, (uint32_t) json_array_size(tokens),
+                        error);
+    json_array_foreach(tokens, i, text) {
+        rc = rc == 0 ? add_token(vocab, added, text, token_type(types, i), i, error) : rc;
     }
     return rc;
 }
 
 
-/* The row that has the name; -1 when none has. */
-static int find_pretokenizer(const char *name)
+/* Some files leave out merges that follow from the ids: these are ranks. */
+static int derive_from_ids(moe_merges_t *merges, const moe_vocab_t *vocab, moe_error_t *error)
 {
-    for (size_t i = 0; i < sizeof(pretokenizers) / sizeof(pretokenizers[0]); i++) {
-        for (size_t k = 0; k < NAMES_LIMIT && pretokenizers[i].names[k] != NULL; k++) {
-            if (strcmp(pretokenizers[i].names[k], name) == 0) {
-                return (int) i;
-            }
-        }
+    uint32_t *ranks = malloc(vocab->n_ids * sizeof(uint32_t));
+    int rc;
+
+    if (ranks == NULL) {
+        return out_of_memory(error);
     }
-    return -1;
+    for (uint32_t id = 0; id < vocab->n_ids; id++) {
+        ranks[id] = id;
+    }
+    rc = moe_merges_derive(merges, vocab, ranks, error);
+    free(ranks);
+    return rc;
 }
 
 
-json_t *moe_gguf_pretokenizer(const char *name, int add_prefix_space)
+static int read_merges(moe_merges_t *merges, const moe_vocab_t *vocab, const json_t *metadata,
+                       int ranked, moe_error_t *error)
 {
-    const int which = find_pretokenizer(name);
-    json_t *steps;
+    const json_t *list = get(metadata, "merges"), *line;
+    size_t i;
 
-    if (which == -1) {
+    if (list == NULL && ranked) {
+        return derive_from_ids(merges, vocab, error);
+    }
+    if (!json_is_array(list)) {
+        return fail(error, "merges", "missing, or not a list");
+    }
+    json_array_foreach(list, i, line) {
+        if (!json_is_string(line)) {
+            return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.merges: entry %zu is not a pair",
+                            i);
+        }
+        if (moe_merges_add_line(merges, vocab, json_string_value(line), json_string_length(line),
+                                (uint32_t) i, error) != 0)
+        {
+            return moe_fail_in(error, "tokenizer.ggml.merges");
+        }
+    }
+    return 0;
+}
+
+
+/* What tokenizer.ggml.pre stands for. */
+static const moe_known_splits_t *find_splits(const json_t *metadata, moe_error_t *error)
+{
+    const json_t *pre = get(metadata, "pre");
+    const char *name = pre == NULL ? "default" : json_string_value(pre);
+    const moe_known_splits_t *known = name != NULL ? moe_known_splits(name) : NULL;
+
+    if (known == NULL) {
+        moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.pre: \"%.60s\" is not supported",
+                 name != NULL ? name : "?");
+    }
+    return known;
+}
+
+
+/* "gpt2": what else there is follows from tokenizer.ggml.pre. */
+static int read_byte_level(json_t *tokenizer, moe_token_model_t *model, const json_t *metadata,
+                           moe_error_t *error)
+{
+    const moe_known_splits_t *known = find_splits(metadata, error);
+    moe_bpe_settings_t settings = { .unknown = MOE_NO_TOKEN };
+    moe_merges_t merges = { 0 };
+    int prefix_space, rc;
+
+    if (known == NULL
+        || moe_json_flag(metadata, "tokenizer.ggml.add_space_prefix", 0, &prefix_space, error) != 0)
+    {
+        return -1;
+    }
+    if (json_object_set_new(tokenizer, "pre_tokenizer",
+                            moe_known_splits_json(known, prefix_space)) != 0
+        || json_object_set_new(tokenizer, "decoder", json_pack("{s:s}", "type", "ByteLevel")) != 0
+        || (known->nfc
+            && json_object_set_new(tokenizer, "normalizer", json_pack("{s:s}", "type", "NFC"))
+               != 0))
+    {
+        return out_of_memory(error);
+    }
+    settings.ignore_merges = known->whole;
+    rc = read_merges(&merges, &model->vocab, metadata, known->whole, error);
+    if (rc == 0) {
+        rc = moe_token_model_bpe(model, &merges, &settings, error);
+    }
+    moe_merges_free(&merges);
+    return rc;
+}
+
+
+/* How SentencePiece's models see a text, and what its tokens stand for. */
+static int read_sentence_piece(json_t *tokenizer, const json_t *metadata, moe_error_t *error)
+{
+    json_t *normalizers = json_array(), *decoders = json_array();
+    int prefix, single;
+
+    json_object_set_new(tokenizer, "normalizer", json_pack("{s:s, s:o}", "type", "Sequence",
+                                                           "normalizers", normalizers));
+    json_object_set_new(tokenizer, "decoder", json_pack("{s:s, s:o}", "type", "Sequence",
+                                                        "decoders", decoders));
+    if (moe_json_flag(metadata, "tokenizer.ggml.add_space_prefix", 1, &prefix, error) != 0
+        || moe_json_flag(metadata, "tokenizer.ggml.remove_extra_whitespaces", 0, &single, error)
+           != 0)
+    {
+        return -1;
+    }
+    if (single) {
+        json_array_append_new(normalizers, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
+                                                     "pattern", "Regex", "\\A +| +\\z| +(?= )",
+                                                     "content", ""));
+    }
+    if (prefix) {
+        json_array_append_new(normalizers, json_pack("{s:s, s:s}", "type", "Prepend", "prepend",
+                                                     BLANK));
+    }
+    json_array_append_new(normalizers, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
+                                                 "pattern", "String", " ", "content", BLANK));
+    json_array_append_new(decoders, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
+                                              "pattern", "String", BLANK, "content", " "));
+    json_array_append_new(decoders, json_pack("{s:s}", "type", "ByteFallback"));
+    json_array_append_new(decoders, json_pack("{s:s}", "type", "Fuse"));
+    if (prefix) {
+        json_array_append_new(decoders, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip",
+                                                  "content", " ", "start", 1, "stop", 0));
+    }
+    return 0;
+}
+
+
+/* The scores by id, which the caller frees; NULL with the error.  Tokens that no text is cut into
+ * have the score -INFINITY. */
+static double *read_scores(const json_t *metadata, const moe_vocab_t *vocab, moe_error_t *error)
+{
+    const json_t *list = get(metadata, "scores"), *types = get(metadata, "token_type");
+    double *scores;
+
+    if (json_array_size(list) != vocab->n_ids) {
+        fail(error, "scores", "not a list as long as the list of tokens");
         return NULL;
     }
-    steps = json_array();
-    for (size_t i = 0; i < SPLITS_LIMIT && pretokenizers[which].splits[i] != NULL; i++) {
-        json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Split", "pattern",
-                                               "Regex", pretokenizers[which].splits[i], "behavior",
-                                               "Isolated"));
+    scores = malloc(vocab->n_ids * sizeof(double));
+    if (scores == NULL) {
+        out_of_memory(error);
+        return NULL;
     }
-    json_array_append_new(steps, json_pack("{s:s, s:b, s:b}", "type", "ByteLevel",
-                                           "add_prefix_space", add_prefix_space, "use_regex", 0));
-    return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", steps);
+    for (uint32_t id = 0; id < vocab->n_ids; id++) {
+        const json_t *score = json_array_get(list, id);
+
+        scores[id] = token_type(types, id) == TOKEN_NORMAL ? json_number_value(score) : -INFINITY;
+        if (!json_is_number(score) || !isfinite(json_number_value(score))) {
+            moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.scores: entry %u is not a number", id);
+            free(scores);
+            return NULL;
+        }
+    }
+    return scores;
+}
+
+
+typedef struct {
+    double score;
+    uint32_t id;
+} scored_t;
+
+
+static int compare_scores(const void *left, const void *right)
+{
+    const scored_t *a = left, *b = right;
+
+    return (a->score < b->score) - (a->score > b->score);
+}
+
+
+/* Highest score, lowest rank; equal ones have the same, so that the leftmost pair comes first. */
+static int derive_from_scores(moe_merges_t *merges, const moe_vocab_t *vocab,
+                              const double *scores, moe_error_t *error)
+{
+    scored_t *sorted = malloc(vocab->n_ids * sizeof(*sorted));
+    uint32_t *ranks = malloc(vocab->n_ids * sizeof(uint32_t)), rank = 0;
+    int rc = sorted == NULL || ranks == NULL ? out_of_memory(error) : 0;
+
+    for (uint32_t id = 0; rc == 0 && id < vocab->n_ids; id++) {
+        sorted[id] = (scored_t) { scores[id], id };
+    }
+    if (rc == 0) {
+        qsort(sorted, vocab->n_ids, sizeof(*sorted), compare_scores);
+        for (uint32_t i = 0; i < vocab->n_ids; i++) {
+            rank += i > 0 && sorted[i].score < sorted[i - 1].score;
+            ranks[sorted[i].id] = sorted[i].score == -INFINITY ? MOE_NO_RANK : rank;
+        }
+        rc = moe_merges_derive(merges, vocab, ranks, error);
+    }
+    free(sorted);
+    free(ranks);
+    return rc;
+}
+
+
+/* The id for characters without a token. */
+static int read_unknown(const json_t *metadata, json_int_t fallback, uint32_t *id,
+                        moe_error_t *error)
+{
+    const json_t *value = get(metadata, "unknown_token_id");
+    json_int_t number = json_is_integer(value) ? json_integer_value(value) : fallback;
+
+    if ((value != NULL && !json_is_integer(value)) || number < 0
+        || number >= (json_int_t) json_array_size(get(metadata, "tokens")))
+    {
+        return fail(error, "unknown_token_id", "not the id of a token");
+    }
+    *id = (uint32_t) number;
+    return 0;
+}
+
+
+static int has_bytes(const json_t *metadata)
+{
+    const json_t *types = get(metadata, "token_type");
+
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        if (token_type(types, i) == TOKEN_BYTE) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+
+static int read_scored_bpe(json_t *tokenizer, moe_token_model_t *model, const json_t *metadata,
+                           moe_error_t *error)
+{
+    moe_bpe_settings_t settings = {
+        .byte_fallback = has_bytes(metadata), .fuse_unknown = 1
+    };
+    moe_merges_t merges = { 0 };
+    double *scores = NULL;
+    int rc = -1;
+
+    if (read_sentence_piece(tokenizer, metadata, error) == 0
+        && read_unknown(metadata, 0, &settings.unknown, error) == 0)
+    {
+        scores = read_scores(metadata, &model->vocab, error);
+    }
+    if (scores != NULL && derive_from_scores(&merges, &model->vocab, scores, error) == 0) {
+        rc = moe_token_model_bpe(model, &merges, &settings, error);
+    }
+    moe_merges_free(&merges);
+    free(scores);
+    return rc;
+}
+
+
+static int read_unigram(json_t *tokenizer, moe_token_model_t *model, const json_t *metadata,
+                        moe_error_t *error)
+{
+    moe_unigram_settings_t settings = { .byte_fallback = has_bytes(metadata) };
+    double *scores = NULL;
+    int rc = -1;
+
+    if (json_array_size(get(metadata, "precompiled_charsmap")) > 0) {
+        return fail(error, "precompiled_charsmap", "not supported");
+    }
+    if (read_sentence_piece(tokenizer, metadata, error) == 0
+        && read_unknown(metadata, 2, &settings.unknown, error) == 0)
+    {
+        scores = read_scores(metadata, &model->vocab, error);
+    }
+    if (scores != NULL) {
+        rc = moe_token_model_unigram(model, scores, &settings, error);
+    }
+    free(scores);
+    return rc;
 }
 
 
@@ -301,69 +469,74 @@ static int read_ends(json_t *tokenizer, const json_t *metadata, int bos, int eos
 }
 
 
-/* Everything that follows from tokenizer.ggml.pre; *which is its row. */
-static int read_pretokenizer(json_t *tokenizer, const json_t *metadata, int *which,
-                             moe_error_t *error)
-{
-    const json_t *pre = get(metadata, "pre");
-    const char *name = pre == NULL ? "default" : json_string_value(pre);
-    int prefix_space;
+static const kind_t kinds[] = {
+    { "gpt2", 0, 0, read_byte_level },
+    { "llama", 1, 0, read_scored_bpe },
+    { "t5", 0, 1, read_unigram },
+};
 
-    *which = name != NULL ? find_pretokenizer(name) : -1;
-    if (*which == -1) {
-        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.pre: \"%.60s\" is not supported",
-                        name != NULL ? name : "?");
+
+static const kind_t *find_kind(const json_t *metadata, moe_error_t *error)
+{
+    const char *name = json_string_value(get(metadata, "model"));
+
+    if (name == NULL) {
+        fail(error, "model", "missing");
+        return NULL;
     }
-    if (moe_json_flag(metadata, "tokenizer.ggml.add_space_prefix", 0, &prefix_space, error) != 0) {
-        return -1;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (strcmp(kinds[i].name, name) == 0) {
+            return &kinds[i];
+        }
     }
-    if (json_object_set_new(tokenizer, "pre_tokenizer", moe_gguf_pretokenizer(name, prefix_space))
-            != 0
-        || json_object_set_new(tokenizer, "decoder", json_pack("{s:s}", "type", "ByteLevel")) != 0
-        || (pretokenizers[*which].nfc
-            && json_object_set_new(tokenizer, "normalizer", json_pack("{s:s}", "type", "NFC"))
-               != 0))
-    {
-        return moe_fail(error, MOE_LIMIT, "out of memory for a tokenizer");
-    }
-    return 0;
+    moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.model: \"%.60s\" is not supported, only gpt2, "
+             "llama and t5", name);
+    return NULL;
 }
 
 
-static int read_tokenizer(json_t *tokenizer, const json_t *metadata, moe_error_t *error)
+/* 1 where a text begins with BOS unless the file says otherwise. */
+static int begins_with_bos(const kind_t *kind, const json_t *metadata)
 {
-    const char *model = json_string_value(get(metadata, "model"));
-    int bos, eos, which = 0;
+    const char *pre = json_string_value(get(metadata, "pre"));
+    const moe_known_splits_t *known = pre != NULL ? moe_known_splits(pre) : NULL;
 
-    if (model == NULL) {
-        return fail(error, "model", "missing");
-    }
-    if (strcmp(model, "gpt2") != 0) {
-        return moe_fail(error, MOE_BAD_MODEL, "tokenizer.ggml.model: \"%.60s\" is not supported, "
-                        "only gpt2", model);
-    }
-    if (read_pretokenizer(tokenizer, metadata, &which, error) != 0
-        || moe_json_flag(metadata, "tokenizer.ggml.add_bos_token", pretokenizers[which].bos, &bos,
-                         error) != 0
-        || moe_json_flag(metadata, "tokenizer.ggml.add_eos_token", 0, &eos, error) != 0)
+    return kind->bos || (kind->read == read_byte_level && known != NULL && known->bos);
+}
+
+
+static int read_tokenizer(json_t *tokenizer, moe_token_model_t *model, const json_t *metadata,
+                          moe_error_t *error)
+{
+    const kind_t *kind = find_kind(metadata, error);
+    int bos, eos;
+
+    if (kind == NULL || read_tokens(tokenizer, &model->vocab, metadata, error) != 0
+        || kind->read(tokenizer, model, metadata, error) != 0
+        || moe_json_flag(metadata, "tokenizer.ggml.add_bos_token",
+                         begins_with_bos(kind, metadata), &bos, error) != 0
+        || moe_json_flag(metadata, "tokenizer.ggml.add_eos_token", kind->eos, &eos, error) != 0)
     {
         return -1;
     }
-    return read_tokens(tokenizer, metadata, pretokenizers[which].whole, error) != 0
-           || read_ends(tokenizer, metadata, bos, eos, error) != 0 ? -1 : 0;
+    return read_ends(tokenizer, metadata, bos, eos, error);
 }
 
 
 moe_tokenizer_t *moe_gguf_tokenizer(const json_t *metadata, const char *where, moe_error_t *error)
 {
     json_t *json = json_object();
+    moe_token_model_t *model = moe_token_model_create(error);
     moe_tokenizer_t *tokenizer = NULL;
 
-    if (read_tokenizer(json, metadata, error) == 0) {
-        tokenizer = moe_tokenizer_create(json, error);
+    if (model != NULL && read_tokenizer(json, model, metadata, error) == 0) {
+        tokenizer = moe_tokenizer_create(json, model, error);
         if (tokenizer == NULL) {
             moe_fail_in(error, "tokenizer.ggml");
         }
+    } else {
+        error->code = MOE_BAD_MODEL;
+        moe_token_model_free(model);
     }
     json_decref(json);
     if (tokenizer == NULL) {

@@ -1,7 +1,6 @@
 /*
  * Tokenizer and chat format of a GGUF file, from its metadata (an object of metadata keys): told in
- * the words of tokenizer.json and tokenizer_config.json, whose readers do the rest.  The file names
- * its pre-tokenizer only (tokenizer.ggml.pre); what that means is a table here.
+ * the words of tokenizer.json and tokenizer_config.json, whose readers do the rest.
  */
 
 #ifndef MOE_GGUF_TEXT_H
@@ -10,13 +9,9 @@
 #include "engine/text/chat.h"
 #include "engine/text/tokenizer.h"
 
-/* Byte-level BPE ("gpt2").  Unused tokens have no text.  `where`: the file, for messages.
- * NULL with MOE_BAD_MODEL: where: key: what. */
+/* Byte-level BPE ("gpt2"), SentencePiece's BPE ("llama") and Unigram ("t5").  Unused tokens have no
+ * text.  `where`: the file, for messages.  NULL with MOE_BAD_MODEL: where: key: what. */
 moe_tokenizer_t *moe_gguf_tokenizer(const json_t *metadata, const char *where, moe_error_t *error);
-
-/* A tokenizer.ggml.pre as the "pre_tokenizer" of tokenizer.json, a new reference; NULL when the
- * name is unknown (or memory ran out). */
-json_t *moe_gguf_pretokenizer(const char *name, int add_prefix_space);
 
 /* As moe_chat_load. */
 moe_chat_t *moe_gguf_chat(const json_t *metadata, const char *where, const char *override,

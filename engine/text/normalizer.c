@@ -18,6 +18,7 @@
 
 #define STEPS_LIMIT 64u
 #define TEXT_LIMIT ((size_t) 1 << 30)
+#define BEFORE_FINALS 0x11a7            /* the code point before the Hangul final consonants */
 #define DECOMPOSITION_LIMIT 32          /* characters one character decomposes to: 18 at most */
 
 typedef struct step_s step_t;
@@ -154,6 +155,27 @@ static int order(codes_t *codes, moe_error_t *error)
 }
 
 
+/* utf8proc takes U+11A7, which composes with nothing, for a Hangul final consonant when it follows
+ * a syllable, so composition begins anew at each. */
+static void compose(const step_t *step, codes_t *codes)
+{
+    size_t count = 0, end;
+
+    for (size_t start = 0; start < codes->count; start = end) {
+        utf8proc_ssize_t n;
+
+        for (end = start + 1; end < codes->count && codes->codes[end] != BEFORE_FINALS; end++) {
+            /* up to the next one */
+        }
+        n = utf8proc_normalize_utf32(codes->codes + start, (utf8proc_ssize_t) (end - start),
+                                     (utf8proc_option_t) step->forms);
+        memmove(codes->codes + count, codes->codes + start, (size_t) n * sizeof(*codes->codes));
+        count += (size_t) n;
+    }
+    codes->count = count;
+}
+
+
 static int normalize_stretch(const step_t *step, codes_t *codes, const char *text, size_t size,
                              int trusted, moe_text_t *out, moe_error_t *error)
 {
@@ -161,8 +183,7 @@ static int normalize_stretch(const step_t *step, codes_t *codes, const char *tex
         return -1;
     }
     if (step->forms & UTF8PROC_COMPOSE) {
-        codes->count = (size_t) utf8proc_normalize_utf32(
-            codes->codes, (utf8proc_ssize_t) codes->count, (utf8proc_option_t) step->forms);
+        compose(step, codes);
     }
     for (size_t i = 0; i < codes->count; i++) {
         if (append_code(out, (uint32_t) codes->codes[i], trusted, error) != 0) {

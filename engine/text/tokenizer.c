@@ -1,7 +1,7 @@
 /*
  * Encoding goes through the stages of tokenizer.json in Hugging Face's order:
  *
- *     text -> added tokens -> normaliser -> normalised added tokens -> pre-tokeniser -> BPE
+ *     text -> added tokens -> normaliser -> normalised added tokens -> pre-tokeniser -> model
  *
  * Each stage works on the stretches between the tokens that an earlier one has found.  Provenance
  * travels with the text as far as the second search for added tokens, the last place where text
@@ -17,7 +17,6 @@
 
 #include "engine/core/json.h"
 #include "engine/text/added_tokens.h"
-#include "engine/text/bpe.h"
 #include "engine/text/decoder.h"
 #include "engine/text/normalizer.h"
 #include "engine/text/pretokenizer.h"
@@ -35,7 +34,7 @@ typedef struct {
 struct moe_tokenizer_s {
     moe_normalizer_t *normalizer;
     moe_pretokenizer_t *pretokenizer;
-    moe_bpe_t *bpe;
+    moe_token_model_t *model;
     moe_vocab_t added;          /* may be in the model's vocabulary too, with the same ids */
     moe_added_tokens_t *raw, *normalized;       /* searched before, after the normaliser */
     moe_ids_t prefix, suffix;   /* what the post-processor puts around a text */
@@ -49,7 +48,7 @@ struct moe_tokenizer_s {
 typedef struct {
     const moe_tokenizer_t *tokenizer;
     moe_matcher_t *matcher;
-    moe_bpe_scratch_t *scratch;
+    moe_token_scratch_t scratch;
     moe_pieces_t pieces[2];
     moe_text_t normalized;
     moe_ids_t *ids;
@@ -98,8 +97,8 @@ static int encode_plain(encoder_t *encoder, const char *text, size_t size, int f
         return -1;
     }
     for (size_t i = 0; i < pieces->count; i++) {
-        if (moe_bpe_encode(tokenizer->bpe, encoder->scratch, pieces->text.data + start,
-                           pieces->ends[i] - start, encoder->ids, encoder->error) != 0
+        if (moe_token_model_encode(tokenizer->model, &encoder->scratch, pieces->text.data + start,
+                                   pieces->ends[i] - start, encoder->ids, encoder->error) != 0
             || check_limit(encoder) != 0)
         {
             return -1;
@@ -185,12 +184,13 @@ int moe_tokenizer_encode(const moe_tokenizer_t *tokenizer, const moe_text_t *tex
         return moe_fail(error, MOE_INVALID, "text is not valid UTF-8 at byte %zu", valid);
     }
     encoder.matcher = moe_matcher_create(error);
-    encoder.scratch = encoder.matcher ? moe_bpe_scratch_create(error) : NULL;
-    if (encoder.scratch != NULL) {
+    if (moe_token_scratch_init(&encoder.scratch, tokenizer->model, error) == 0
+        && encoder.matcher != NULL)
+    {
         rc = encode(&encoder, text, flags);
     }
     moe_matcher_free(encoder.matcher);
-    moe_bpe_scratch_free(encoder.scratch);
+    moe_token_scratch_free(&encoder.scratch);
     moe_pieces_free(&encoder.pieces[0]);
     moe_pieces_free(&encoder.pieces[1]);
     moe_text_free(&encoder.normalized);
@@ -230,7 +230,7 @@ int moe_tokenizer_strips_space(const moe_tokenizer_t *tokenizer)
 static int fill_pieces(moe_tokenizer_t *tokenizer, const moe_decoder_t *decoder,
                        moe_matcher_t *matcher, moe_error_t *error)
 {
-    const moe_vocab_t *vocab = moe_bpe_vocab(tokenizer->bpe);
+    const moe_vocab_t *vocab = &tokenizer->model->vocab;
     moe_buffer_t piece = { 0 };
     int rc = 0;
 
@@ -309,7 +309,7 @@ static int add_searched(moe_tokenizer_t *tokenizer, moe_matcher_t *matcher, cons
 static int read_added_token(moe_tokenizer_t *tokenizer, moe_matcher_t *matcher,
                             const json_t *json, moe_error_t *error)
 {
-    const moe_vocab_t *vocab = moe_bpe_vocab(tokenizer->bpe);
+    const moe_vocab_t *vocab = &tokenizer->model->vocab;
     moe_added_token_t token;
     size_t size;
     const char *content = moe_json_string(json, "content", &size, error);
@@ -363,7 +363,7 @@ static int size_added_tokens(moe_tokenizer_t *tokenizer, const json_t *list, moe
     if (moe_vocab_init(&tokenizer->added, json_array_size(list), bytes, n_ids, error) != 0) {
         return -1;
     }
-    tokenizer->n_pieces = moe_bpe_vocab(tokenizer->bpe)->n_ids;
+    tokenizer->n_pieces = tokenizer->model->vocab.n_ids;
     if (tokenizer->n_pieces < n_ids) {
         tokenizer->n_pieces = n_ids;
     }
@@ -510,10 +510,6 @@ static int read_tokenizer(moe_tokenizer_t *tokenizer, const json_t *json, moe_er
     if (tokenizer->pretokenizer == NULL) {
         return moe_fail_in(error, "pre_tokenizer");
     }
-    tokenizer->bpe = moe_bpe_create(json_object_get(json, "model"), error);
-    if (tokenizer->bpe == NULL) {
-        return moe_fail_in(error, "model");
-    }
     if (read_added_tokens(tokenizer, json, error) != 0
         || read_decoder(tokenizer, json, error) != 0)
     {
@@ -524,33 +520,21 @@ static int read_tokenizer(moe_tokenizer_t *tokenizer, const json_t *json, moe_er
 }
 
 
-moe_tokenizer_t *moe_tokenizer_create(const json_t *json, moe_error_t *error)
+moe_tokenizer_t *moe_tokenizer_create(const json_t *json, moe_token_model_t *model,
+                                      moe_error_t *error)
 {
     moe_tokenizer_t *tokenizer = calloc(1, sizeof(*tokenizer));
 
     if (tokenizer == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory for a tokenizer");
-    } else if (read_tokenizer(tokenizer, json, error) != 0) {
-        error->code = MOE_BAD_MODEL;
-        moe_tokenizer_free(tokenizer);
-        tokenizer = NULL;
-    }
-    return tokenizer;
-}
-
-
-moe_tokenizer_t *moe_tokenizer_load(const char *directory, moe_error_t *error)
-{
-    json_t *json = moe_json_load(directory, "tokenizer.json", 0, error);
-    moe_tokenizer_t *tokenizer;
-
-    if (json == NULL) {
+        moe_token_model_free(model);
         return NULL;
     }
-    tokenizer = moe_tokenizer_create(json, error);
-    json_decref(json);
-    if (tokenizer == NULL) {
-        moe_fail_in(error, "tokenizer.json");
+    tokenizer->model = model;
+    if (read_tokenizer(tokenizer, json, error) != 0) {
+        error->code = MOE_BAD_MODEL;
+        moe_tokenizer_free(tokenizer);
+        return NULL;
     }
     return tokenizer;
 }
@@ -563,7 +547,7 @@ void moe_tokenizer_free(moe_tokenizer_t *tokenizer)
     }
     moe_normalizer_free(tokenizer->normalizer);
     moe_pretokenizer_free(tokenizer->pretokenizer);
-    moe_bpe_free(tokenizer->bpe);
+    moe_token_model_free(tokenizer->model);
     moe_vocab_free(&tokenizer->added);
     moe_added_tokens_free(tokenizer->raw);
     moe_added_tokens_free(tokenizer->normalized);

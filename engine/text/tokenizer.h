@@ -1,7 +1,7 @@
 /*
- * Tokenizers of Hugging Face's tokenizer.json: normaliser, pre-tokeniser, BPE, post-processor and
+ * Tokenizers of Hugging Face's tokenizer.json: normaliser, pre-tokeniser, model, post-processor and
  * decoder are read from the file; nothing about a family is built in.  A component that is not
- * known is refused by name when loading.
+ * known is refused by name when loading.  Other files are told in its words.
  *
  * A loaded tokenizer is immutable and may be used by many threads at once.
  */
@@ -11,15 +11,17 @@
 
 #include <jansson.h>
 
-#include "engine/text/text.h"
+#include "engine/text/token_model.h"
 
 typedef struct moe_tokenizer_s moe_tokenizer_t;
 
 /* Loads `directory`/tokenizer.json.  NULL with MOE_BAD_MODEL. */
 moe_tokenizer_t *moe_tokenizer_load(const char *directory, moe_error_t *error);
 
-/* The tokenizer that an object as in tokenizer.json describes.  NULL with MOE_BAD_MODEL. */
-moe_tokenizer_t *moe_tokenizer_create(const json_t *json, moe_error_t *error);
+/* The tokenizer that an object as in tokenizer.json describes around a model of its own, which is
+ * taken over.  NULL with MOE_BAD_MODEL. */
+moe_tokenizer_t *moe_tokenizer_create(const json_t *json, moe_token_model_t *model,
+                                      moe_error_t *error);
 
 void moe_tokenizer_free(moe_tokenizer_t *tokenizer);
 

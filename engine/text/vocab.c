@@ -73,22 +73,30 @@ static uint32_t find_slot(const moe_vocab_t *vocab, const char *text, size_t siz
 }
 
 
+/* How much of a token's text a message shows. */
+static int shown(size_t size)
+{
+    return (int) (size < 60 ? size : 60);
+}
+
+
 int moe_vocab_add(moe_vocab_t *vocab, const char *text, size_t size, uint32_t id,
                   moe_error_t *error)
 {
     uint32_t slot = find_slot(vocab, text, size);
 
     if (vocab->slots[slot] != MOE_NO_TOKEN) {
-        return moe_fail(error, MOE_BAD_MODEL, "token \"%.60s\" is there twice", text);
+        return moe_fail(error, MOE_BAD_MODEL, "token \"%.*s\" is there twice", shown(size), text);
     }
     if (id >= vocab->n_ids || vocab->tokens[id].text != NULL) {
-        return moe_fail(error, MOE_BAD_MODEL, "tokens \"%.60s\" and \"%.*s\" have the same id %u",
-                        text, (int) (id < vocab->n_ids && vocab->tokens[id].size < 60
-                                     ? vocab->tokens[id].size : 0),
-                        id < vocab->n_ids ? vocab->tokens[id].text : "", id);
+        const moe_token_t *other = id < vocab->n_ids ? &vocab->tokens[id] : NULL;
+
+        return moe_fail(error, MOE_BAD_MODEL, "tokens \"%.*s\" and \"%.*s\" have the same id %u",
+                        shown(size), text, other != NULL ? shown(other->size) : 0,
+                        other != NULL ? other->text : "", id);
     }
     if (size > vocab->bytes_capacity - vocab->n_bytes) {
-        return moe_fail(error, MOE_BAD_MODEL, "token \"%.60s\" is too long", text);
+        return moe_fail(error, MOE_BAD_MODEL, "token \"%.*s\" is too long", shown(size), text);
     }
     memcpy(vocab->bytes + vocab->n_bytes, text, size);
     vocab->tokens[id] = (moe_token_t) { vocab->bytes + vocab->n_bytes, (uint32_t) size };

@@ -15,7 +15,7 @@
 #include "engine/core/clock.h"
 #include "engine/text/normalizer.h"
 #include "engine/text/pretokenizer.h"
-#include "engine/text/gguf_text.h"
+#include "engine/text/known_splits.h"
 #include "engine/text/tokenizer.h"
 
 #define DEMO "conf/models/nginx-directives-moe"
@@ -384,7 +384,7 @@ static void family_patterns(void **state)
             expect_pieces(json, text, rows[i].expected);
         }
         json_decref(json);
-        json = moe_gguf_pretokenizer(rows[i].pre, 0);
+        json = moe_known_splits_json(moe_known_splits(rows[i].pre), 0);
         steps = json_object_get(json, "pretokenizers");
         json_array_remove(steps, json_array_size(steps) - 1);      /* ByteLevel */
         expect_pieces(json, text, rows[i].expected);
@@ -486,6 +486,7 @@ static void components(void **state)
     "'model':{'type':'BPE'," keys "'vocab':{" vocab "},'merges':[" merges "]}"
 #define LETTERS "'a':0,'b':1,'c':2,'ab':3,'abc':4,'bc':5"
 #define GOOD_MODEL MODEL("", LETTERS, "'a b','b c','ab c'")
+#define UNIGRAM(keys, vocab) "'model':{'type':'Unigram'," keys ",'vocab':[" vocab "]}"
 #define FUSE "'decoder':{'type':'Fuse'}"
 
 
@@ -523,15 +524,17 @@ static void damaged_files(void **state)
         { "{" MODEL("'byte_fallback':1,", LETTERS, "") "," FUSE "}",
           "model: \"byte_fallback\" is not a boolean" },
         { "{" MODEL("'byte_fallback':true,", LETTERS, "") "," FUSE "}",
-          "model: byte_fallback without a token <0x00>" },
+          "model: byte fallback without a token <0x00>" },
         { "{" MODEL("'unk_token':'?',", LETTERS, "") "," FUSE "}", "model: unk_token \"?\"" },
         { "{" MODEL("'unk_token':3,", LETTERS, "") "," FUSE "}", "model: \"unk_token\"" },
-        { "{" MODEL("", "", "") "," FUSE "}", "model: \"vocab\"" },
-        { "{'model':{'vocab':[],'merges':[]}," FUSE "}", "model: \"vocab\"" },
+        { "{" MODEL("", "", "") "," FUSE "}", "model: vocab: empty" },
+        { "{'model':{'merges':[]}," FUSE "}", "model: vocab: missing" },
+        { "{'model':{'vocab':[],'merges':[]}," FUSE "}",
+          "model: vocab: an object is expected at \"[]\"" },
         { "{" MODEL("", "'a':-1", "") "," FUSE "}", "vocab: id of \"a\" is not in 0..4194303" },
         { "{" MODEL("", "'a':4194304", "") "," FUSE "}", "vocab: id of \"a\"" },
         { "{" MODEL("", "'a':1.5", "") "," FUSE "}", "vocab: id of \"a\"" },
-        { "{" MODEL("", "'a':'1'", "") "," FUSE "}", "vocab: id of \"a\"" },
+        { "{" MODEL("", "'a':'1'", "") "," FUSE "}", "vocab: a number is expected at" },
         { "{" MODEL("", "'a':7,'b':7", "") "," FUSE "}", "vocab: tokens \"b\" and \"a\"" },
         { "{" MODEL("", LETTERS, "'a z'") "," FUSE "}", "merges: \"z\" of entry 0" },
         { "{" MODEL("", LETTERS, "'c a'") "," FUSE "}", "merges: result \"ca\" of entry 0" },
@@ -539,7 +542,30 @@ static void damaged_files(void **state)
         { "{" MODEL("", LETTERS, "['a']") "," FUSE "}", "merges: entry 0 is not a pair" },
         { "{" MODEL("", LETTERS, "['a',1]") "," FUSE "}", "merges: entry 0 is not a pair" },
         { "{" MODEL("", LETTERS, "7") "," FUSE "}", "merges: entry 0 is not a pair" },
-        { "{'model':{'vocab':{'a':0},'merges':{}}," FUSE "}", "\"merges\" is not a list" },
+        { "{'model':{'vocab':{'a':0},'merges':{}}," FUSE "}", "merges: a list is expected" },
+        { "{'model':{'vocab':{'a':0}}," FUSE "}", "model: merges: missing" },
+        { "{'model':{'vocab':{'a':0},'merges':[],}," FUSE "}", "tokenizer.json: " },
+        { "{" MODEL("", "'a' 0", "") "," FUSE "}", "vocab: a colon is expected at \"0}" },
+        { "{" MODEL("", "'a':0 'b':1", "") "," FUSE "}", "vocab: a comma is expected at" },
+        { "{" MODEL("", "'a':0,", "") "," FUSE "}", "vocab: a string is expected at" },
+        { "{" MODEL("", "'a':0x1", "") "," FUSE "}", "vocab: a comma is expected at \"x1}" },
+        { "{" MODEL("", "'a':.5", "") "," FUSE "}", "vocab: a number is expected at" },
+        { "{" MODEL("", "'a':1e99", "") "," FUSE "}", "vocab: id of \"a\"" },
+        { "{" MODEL("", "'\\x':0", "") "," FUSE "}", "vocab: an unknown escape at" },
+        { "{" MODEL("", "'\\u12':0", "") "," FUSE "}", "vocab: \\u without four digits at" },
+        { "{" MODEL("", "'\\ud800':0", "") "," FUSE "}", "vocab: half of a surrogate pair" },
+        { "{" MODEL("", "'\\ud800\\u0061':0", "") "," FUSE "}", "half of a surrogate pair" },
+        { "{" MODEL("", "'\\udc00':0", "") "," FUSE "}", "vocab: half of a surrogate pair" },
+        { "{" MODEL("", "'a\n':0", "") "," FUSE "}", "vocab: a control character in a string" },
+        { "{" MODEL("", "'a\xff':0", "") "," FUSE "}", "vocab: a string not in UTF-8" },
+        { "{" MODEL("", "'a':0} {'b':1", "") "," FUSE "}", "vocab: something follows the end" },
+        { "{" UNIGRAM("'unk_id':0", "") "," FUSE "}", "model: vocab: empty" },
+        { "{" UNIGRAM("'unk_id':1", "['a',0]") "," FUSE "}", "model: \"unk_id\" is not the id" },
+        { "{" UNIGRAM("'unk_id':null", "['a',0]") "," FUSE "}", "model: \"unk_id\"" },
+        { "{" UNIGRAM("'unk_id':0", "['a']") "," FUSE "}", "vocab: entry 0 is not a text and its" },
+        { "{" UNIGRAM("'unk_id':0", "['a',0],'b'") "," FUSE "}", "vocab: entry 1 is not a text" },
+        { "{" UNIGRAM("'unk_id':0", "['a',0],['a',1]") "," FUSE "}", "\"a\" is there twice" },
+        { "{" UNIGRAM("'unk_id':0", "['a',1e999]") "," FUSE "}", "score of entry 0 is out of" },
         { "{" GOOD_MODEL "}", "tokenizer.json: decoder: missing" },
         { "{" GOOD_MODEL ",'decoder':{'type':'CTC'}}", "decoder: unknown type \"CTC\"" },
         { "{" GOOD_MODEL ",'decoder':{'type':'Strip','content':' ','start':1,'stop':0}}",
@@ -658,6 +684,30 @@ static void merge_order(void **state)
 }
 
 
+/* Escapes of JSON in a vocabulary, and keys that merely look like its own. */
+static void vocabulary_texts(void **state)
+{
+    static const char json[] = "{'version':'1.0 {','model':{'vocabs':{'z':0},'merges':['\\n "
+        "\\u00e9'],'vocab':{'\\n':0,'\\u00e9' :1, '\\n\\u00E9': 2 ,'\\ud83d\\ude00':3,"
+        "'\\'':4,'\\\\':5,'\\/':6}}," FUSE ",'added_tokens':[{'id':9,'content':'}','special':"
+        "false,'normalized':false}]}";
+
+    expect_encoding(json, "\n\u00e9\U0001f600\"\\/}", 0, "2 3 4 5 6 9");
+}
+
+
+static void unigram(void **state)
+{
+    static const char json[] = "{" UNIGRAM("'unk_id':0", "['?',0],['a',-1],['ab',-1.75],['b',-1],"
+        "['\\u2581',-2],['\\u2581a',-2.5]") ",'pre_tokenizer':{'type':'Metaspace','replacement':"
+        "'\\u2581','prepend_scheme':'always','split':true},'decoder':{'type':'Metaspace',"
+        "'replacement':'\\u2581','prepend_scheme':'always','split':true}}";
+
+    expect_encoding(json, "ab a", 0, "5 3 5");
+    expect_encoding(json, "xy bab", 0, "4 0 4 3 2");
+}
+
+
 static void unknown_characters(void **state)
 {
     expect_encoding("{" MODEL("'unk_token':'?',", "'?':9," LETTERS, "'a b'") "," FUSE "}",
@@ -753,6 +803,8 @@ static void normalizers(void **state)
         const char *json, *text, *expected;
     } rows[] = {
         { "{'type':'NFC'}", "e" ACCENT " \u1100\u1161\u11a8", "\u00e9 \uac01" },
+        { "{'type':'NFC'}", "\uac00\u11a7\u1100\u1161\u11a7\u11a8",
+          "\uac00\u11a7\uac00\u11a7\u11a8" },
         { "{'type':'NFD'}", "\u00e9", "e" ACCENT },
         { "{'type':'NFKC'}", "\ufb01 \uff21", "fi A" },
         { "{'type':'NFKD'}", "\u00bd", "1\u20442" },
@@ -853,6 +905,8 @@ int main(void)
         cmocka_unit_test(components),
         cmocka_unit_test(damaged_files),
         cmocka_unit_test(merge_order),
+        cmocka_unit_test(vocabulary_texts),
+        cmocka_unit_test(unigram),
         cmocka_unit_test(unknown_characters),
         cmocka_unit_test(sentence_piece),
         cmocka_unit_test(added_token_flags),
