@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/core/clock.h"
 #include "engine/core/futex.h"
 #include "engine/core/topology.h"
 #include "engine/loader.h"
@@ -164,21 +163,20 @@ static void *drive(void *argument)
 /* 0 when no driver is at work any more, -1 when some still are after `timeout_ns` (0: never). */
 static int wait_for_drivers(moe_ranks_t *ranks, uint64_t timeout_ns)
 {
-    const uint64_t start = moe_now_ns();
     uint32_t pending = atomic_load_explicit(&ranks->pending, memory_order_acquire);
+    uint64_t left_ns = timeout_ns;
 
     for (unsigned i = 0; i < MOE_SPINS && pending > 0; i++) {
         moe_cpu_relax();
         pending = atomic_load_explicit(&ranks->pending, memory_order_acquire);
     }
     atomic_store(&ranks->caller_sleeps, 1);
-    while ((pending = atomic_load(&ranks->pending)) > 0) {
-        const uint64_t waited = moe_now_ns() - start;
-
-        if (timeout_ns > 0 && waited >= timeout_ns) {
-            break;
+    while ((pending = atomic_load(&ranks->pending)) > 0 && (timeout_ns == 0 || left_ns > 0)) {
+        if (timeout_ns == 0) {
+            moe_futex_wait(&ranks->pending, pending, 0);
+        } else {
+            moe_futex_watch(&ranks->pending, pending, &left_ns);
         }
-        moe_futex_wait(&ranks->pending, pending, timeout_ns ? timeout_ns - waited : 0);
     }
     atomic_store(&ranks->caller_sleeps, 0);
     return pending > 0 ? -1 : 0;

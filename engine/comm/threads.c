@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "engine/comm/comm.h"
-#include "engine/core/clock.h"
 #include "engine/core/futex.h"
 
 #define ABORTED 1u              /* bit of the generation, which counts in twos */
@@ -147,8 +146,8 @@ static uint32_t list_missing(const end_t *end, char *list, size_t size)
 /* Waits until the generation is another one (0), the group is aborted (-1) or time is up (1). */
 static int wait_for_change(group_t *group, uint32_t seen, uint64_t timeout_ns)
 {
-    const uint64_t start = moe_now_ns();
     uint32_t generation = seen;
+    uint64_t left_ns = timeout_ns;
 
     for (unsigned i = 0; i < MOE_SPINS && generation == seen; i++) {
         moe_cpu_relax();
@@ -156,13 +155,8 @@ static int wait_for_change(group_t *group, uint32_t seen, uint64_t timeout_ns)
     }
     if (generation == seen) {
         atomic_fetch_add(&group->sleepers, 1);
-        while ((generation = atomic_load(&group->generation)) == seen) {
-            const uint64_t waited = moe_now_ns() - start;
-
-            if (waited >= timeout_ns) {
-                break;
-            }
-            moe_futex_wait(&group->generation, seen, timeout_ns - waited);
+        while ((generation = atomic_load(&group->generation)) == seen && left_ns > 0) {
+            moe_futex_watch(&group->generation, seen, &left_ns);
         }
         atomic_fetch_sub(&group->sleepers, 1);
     }

@@ -10,8 +10,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/core/clock.h"
+
 /* Some 30 microseconds: longer than the gaps between the loops of a step, shorter than a tick. */
 #define MOE_SPINS 1000u
+
+/* Of a watch, counted at once at most: in a step that waits so long, one sleep more is nothing. */
+#define MOE_WATCH_NS 100000000u
 
 /* Sleeps while *word == value, for `timeout_ns` at most (0: for ever).  Returns early at will. */
 static inline void moe_futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
@@ -27,6 +32,21 @@ static inline void moe_futex_wait(_Atomic uint32_t *word, uint32_t value, uint64
 static inline void moe_futex_wake(_Atomic uint32_t *word, int threads)
 {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
+}
+
+
+/* Sleeps as above for a part of *left_ns (> 0) and takes off what has passed.  Time in which nothing
+ * ran, for the process was stopped or its machine was, hardly counts: those it waits for had none
+ * either. */
+static inline void moe_futex_watch(_Atomic uint32_t *word, uint32_t value, uint64_t *left_ns)
+{
+    const uint64_t most = *left_ns < MOE_WATCH_NS ? *left_ns : MOE_WATCH_NS;
+    const uint64_t start = moe_now_ns();
+    uint64_t passed;
+
+    moe_futex_wait(word, value, most);
+    passed = moe_now_ns() - start;
+    *left_ns -= passed < most ? passed : most;
 }
 
 

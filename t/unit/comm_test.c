@@ -11,8 +11,10 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "engine/comm/comm.h"
 #include "engine/core/clock.h"
@@ -549,6 +551,59 @@ static void test_missing_ranks(void **state)
 }
 
 
+/* ---- a process that is stopped ---- */
+
+static int heard[2], told[2];           /* pipes: from the child, to it */
+
+/* Rank 1 comes when it is told to. */
+static int come_when_told(rank_t *rank)
+{
+    char byte = 0;
+
+    if (rank->comm->rank == 0 && write(heard[1], &byte, 1) != 1) {
+        return -1;
+    }
+    if (rank->comm->rank == 1 && read(told[0], &byte, 1) != 1) {
+        return -1;
+    }
+    return rank->comm->ops->barrier(rank->comm, &rank->error);
+}
+
+
+/* While the process of all ranks stands still no rank is late. */
+static void test_stopped_process(void **state)
+{
+    const uint64_t timeout_ns = 2ull * SECOND;
+    char byte = 0;
+    int status;
+    pid_t child;
+
+    assert_int_equal(pipe(heard), 0);
+    assert_int_equal(pipe(told), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        run_ranks(2, timeout_ns, (moe_fault_t) {0}, 0, come_when_told);
+        _exit(all_ranks[0].result == 0 && all_ranks[1].result == 0 ? 0 : 1);
+    }
+    assert_int_equal(read(heard[0], &byte, 1), 1);
+    usleep(50000);                      /* rank 0 sleeps by now; if not, the test proves less */
+    kill(child, SIGSTOP);
+    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    assert_true(WIFSTOPPED(status));
+    usleep((useconds_t) (timeout_ns / 1000 + 200000));
+    kill(child, SIGCONT);
+    usleep(200000);
+    assert_int_equal(write(told[1], &byte, 1), 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    for (int i = 0; i < 2; i++) {
+        close(heard[i]);
+        close(told[i]);
+    }
+}
+
+
 static int run_until_aborted(rank_t *rank)
 {
     return run_steps(rank, UINT32_MAX);
@@ -699,6 +754,7 @@ int main(void)
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_stall_alone),
         cmocka_unit_test(test_missing_ranks),
+        cmocka_unit_test(test_stopped_process),
         cmocka_unit_test(test_abort_anywhere),
         cmocka_unit_test(test_close),
         cmocka_unit_test(test_orderly_end),
