@@ -26,8 +26,7 @@ static void *allocate(moe_forward_t *f, size_t count, size_t size, moe_error_t *
 }
 
 
-/* There must be something for everyone. */
-static int check_parts(const moe_model_t *model, uint32_t parts, moe_error_t *error)
+int moe_forward_check_parts(const moe_model_t *model, uint32_t parts, moe_error_t *error)
 {
     if (parts > model->hidden || parts > model->vocabulary) {
         return moe_fail(error, MOE_INVALID, "tensor_parallel %u: the model has %u tokens, of %u "
@@ -65,7 +64,7 @@ static int check_options(const moe_model_t *model, const moe_forward_options_t *
     if (o->batch_rows > 1u << 20 || o->batch_sequences > 1u << 20) {
         return moe_fail(error, MOE_INVALID, "batch sizes must be at most %u", 1u << 20);
     }
-    return check_parts(model, o->world.parts, error);
+    return moe_forward_check_parts(model, o->world.parts, error);
 }
 
 

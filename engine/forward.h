@@ -42,6 +42,10 @@ typedef struct {
     void *progress_context;
 } moe_forward_options_t;
 
+/* MOE_INVALID, with the numbers, when a tensor-parallel group of so many ranks would have one with
+ * nothing to do. */
+int moe_forward_check_parts(const moe_model_t *model, uint32_t parts, moe_error_t *error);
+
 /* Packs the weights of `model` (which must stay open) and allocates everything a step needs:
  * a step allocates nothing.  NULL with MOE_INVALID, before any weight is read, when the options do
  * not fit the model; with MOE_LIMIT (memory) or MOE_BAD_MODEL. */

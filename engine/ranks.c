@@ -18,6 +18,7 @@
 #include "engine/core/futex.h"
 #include "engine/core/topology.h"
 #include "engine/loader.h"
+#include "engine/spread.h"
 
 typedef struct {
     moe_ranks_t *ranks;
@@ -91,6 +92,17 @@ int moe_ranks_check(uint32_t ranks, uint32_t tensor_parallel, unsigned threads,
                         ranks, threads);
     }
     return 0;
+}
+
+
+int moe_ranks_check_model(const moe_model_t *model, uint32_t ranks, uint32_t tensor_parallel,
+                          uint32_t redundant, moe_error_t *error)
+{
+    moe_placement_shape_t shape;
+    uint32_t layers;
+
+    return moe_forward_check_parts(model, or_one(tensor_parallel), error) != 0
+           || moe_spread(model, or_one(ranks), redundant, &shape, &layers, error) != 0 ? -1 : 0;
 }
 
 

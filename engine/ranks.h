@@ -44,6 +44,11 @@ typedef struct {
 int moe_ranks_check(uint32_t ranks, uint32_t tensor_parallel, unsigned threads,
                     moe_error_t *error);
 
+/* MOE_INVALID or MOE_BAD_MODEL, with the numbers, when so many ranks cannot share a model;
+ * `redundant` as in moe_balance_options_t. */
+int moe_ranks_check_model(const moe_model_t *model, uint32_t ranks, uint32_t tensor_parallel,
+                          uint32_t redundant, moe_error_t *error);
+
 /* Threads of a rank, of those of all ranks together: they differ by one at most. */
 unsigned moe_ranks_share(unsigned threads, uint32_t rank, uint32_t ranks);
 

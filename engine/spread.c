@@ -37,12 +37,16 @@ static int add_redundant(const moe_model_t *model, uint32_t redundant,
         return moe_fail(error, MOE_INVALID, "redundant_experts %u: the model has no experts",
                         redundant);
     }
+    if (ranks == 1) {
+        return moe_fail(error, MOE_INVALID, "redundant_experts %u: there is one rank only",
+                        redundant);
+    }
     if (redundant > UINT32_MAX - experts || (experts + redundant) % ranks != 0) {
         return moe_fail(error, MOE_INVALID, "redundant_experts %u: %u experts and these cannot be "
                         "divided evenly among %u ranks", redundant, experts, ranks);
     }
     shape->slots = (experts + redundant) / ranks;
-    if (shape->slots > experts || ranks == 1) {
+    if (shape->slots > experts) {
         return moe_fail(error, MOE_INVALID, "redundant_experts %u: each of %u ranks would have %u "
                         "slots for %u experts", redundant, ranks, shape->slots, experts);
     }

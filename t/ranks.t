@@ -164,6 +164,8 @@ for my $case (
      qr/^moe-engine: tensor_parallel 3 does not divide 2 ranks$/m],
     ['', [@run[0 .. 6], 16, '--ranks', 16, '--tensor-parallel', 16], 1,
      qr/^moe-engine: tensor_parallel 16: layer 0 has \d+ heads to be divided$/m],
+    ['', [@run, '--redundant-experts', 65536], 1,
+     qr/^moe-engine: redundant_experts 65536: each of 2 ranks would have 32776 slots for 16 experts$/m],
     ['', [@run[0 .. 6], 2, '--ranks', 0], 1, qr/unknown option or wrong value: "--ranks"/],
 ) {
     my ($fault, $arguments, $status, $message) = @$case;

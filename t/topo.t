@@ -102,6 +102,9 @@ is eval { my $n = 0; $n += $_ for values %held; $n }, 18, 'spare slots hold copi
 ($text) = topo({}, $demo, qw(--ranks 4 --threads 4 --redundant-experts 4));
 like $text, qr/^16 experts in 5 slots of each rank, in each of 3 layers$/m, 'slots for copies';
 
+(undef, $errors, $code) = topo({}, $demo, qw(--redundant-experts 0));
+is $code, 0, 'no copies' or diag $errors;
+
 for my $case (
     [[$demo, qw(--ranks 4 --threads 4 --redundant-experts 3)],
         qr/^moe-engine: redundant_experts 3: 16 experts and these cannot be divided evenly among 4 /],
@@ -110,12 +113,16 @@ for my $case (
     [[qw(--ranks 3 --threads 2)], qr/^moe-engine: 3 ranks need a thread each: threads is 2$/],
     [[qw(--ranks 4 --tensor-parallel 3 --threads 4)],
         qr/^moe-engine: tensor_parallel 3 does not divide 4 ranks$/],
+    [[$demo, qw(--redundant-experts 4)], qr/^moe-engine: redundant_experts 4: there is one rank only$/],
+    [[$demo, qw(--ranks 8 --tensor-parallel 8 --threads 8)],
+        qr/^moe-engine: tensor_parallel 8: layer 0 has 4 heads to be divided$/],
     [['nowhere'], qr/^moe-engine: nowhere: No such file or directory$/],
     [[$demo, 'another'], qr/unknown option or wrong value: "another"/],
     )
 {
-    my (undef, $message, $exit) = topo({}, @{$case->[0]});
+    my ($output, $message, $exit) = topo({}, @{$case->[0]});
     chomp $message;
+    is $output, '', 'nothing on standard output';
     like $message, $case->[1], "refused: @{$case->[0]}";
     is $exit, 1, 'with exit code 1';
 }

@@ -26,12 +26,13 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
                            : strcmp(argv[i], "--threads") == 0           ? &a->threads
                            : strcmp(argv[i], "--redundant-experts") == 0 ? &a->redundant
                                                                          : NULL;
-        const uint64_t most = number == &a->redundant ? MOE_REDUNDANT_LIMIT : MOE_RANKS_LIMIT;
+        const int copies = number == &a->redundant;
+        const uint64_t most = copies ? MOE_REDUNDANT_LIMIT : MOE_RANKS_LIMIT;
 
         if (number == NULL && argv[i][0] != '-' && a->model == NULL) {
             a->model = argv[i];
         } else if (number == NULL || value == NULL
-                   || moe_command_number(value, 1, most, number) != 0)
+                   || moe_command_number(value, !copies, most, number) != 0)
         {
             return moe_command_wrong(&moe_command_topo, argv[i], number ? value : NULL);
         } else {
@@ -155,25 +156,47 @@ static int print_placement(const arguments_t *a, const moe_model_t *model, moe_e
 }
 
 
-static int print_model(const arguments_t *a, moe_error_t *error)
+/* Nothing is printed of ranks that cannot be. */
+static int open_model(const arguments_t *a, moe_model_t **model, moe_error_t *error)
 {
-    moe_model_t *model;
-    int rc;
+    const uint32_t ranks = (uint32_t) a->ranks, parts = (uint32_t) a->tensor_parallel;
 
-    moe_mapping_handle_sigbus();
-    model = moe_model_open(a->model, error);
-    if (model == NULL) {
+    *model = NULL;
+    if (moe_ranks_check(ranks, parts, (unsigned) a->threads, error) != 0) {
         return -1;
     }
-    rc = print_placement(a, model, error);
-    moe_model_close(model);
-    return rc;
+    if (a->model == NULL) {
+        return 0;
+    }
+    moe_mapping_handle_sigbus();
+    *model = moe_model_open(a->model, error);
+    return *model == NULL
+           || moe_ranks_check_model(*model, ranks, parts, (uint32_t) a->redundant, error) != 0
+               ? -1 : 0;
+}
+
+
+static int print_all(const arguments_t *a, const moe_model_t *model, moe_error_t *error)
+{
+    moe_topology_t *topology = moe_topology_create(error);
+
+    if (topology == NULL) {
+        return -1;
+    }
+    print_machine(topology);
+    print_distances(topology);
+    putchar('\n');
+    for (uint32_t r = 0; r < a->ranks; r++) {
+        print_rank(a, topology, r);
+    }
+    moe_topology_free(topology);
+    return model ? print_placement(a, model, error) : 0;
 }
 
 
 static int topo(int argc, char **argv)
 {
-    moe_topology_t *topology;
+    moe_model_t *model;
     moe_error_t error;
     arguments_t a;
     int rc;
@@ -181,20 +204,8 @@ static int topo(int argc, char **argv)
     if (parse_arguments(argc, argv, &a) != 0) {
         return 1;
     }
-    if (moe_ranks_check((uint32_t) a.ranks, (uint32_t) a.tensor_parallel, (unsigned) a.threads,
-                        &error) != 0
-        || (topology = moe_topology_create(&error)) == NULL)
-    {
-        return moe_command_fail(&error);
-    }
-    print_machine(topology);
-    print_distances(topology);
-    putchar('\n');
-    for (uint32_t r = 0; r < a.ranks; r++) {
-        print_rank(&a, topology, r);
-    }
-    moe_topology_free(topology);
-    rc = a.model ? print_model(&a, &error) : 0;
+    rc = open_model(&a, &model, &error) != 0 || print_all(&a, model, &error) != 0 ? -1 : 0;
+    moe_model_close(model);
     return rc == 0 ? 0 : moe_command_fail(&error);
 }
 

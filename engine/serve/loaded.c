@@ -106,6 +106,8 @@ static int open_ranks(moe_loaded_t *loaded, const moe_engine_options_t *options,
                         " made for (max_position_embeddings)", options->context, longest);
     }
     if (moe_ranks_check(ranks.ranks, ranks.tensor_parallel, ranks.forward.threads, error) != 0
+        || moe_ranks_check_model(loaded->model, ranks.ranks, ranks.tensor_parallel,
+                                 options->redundant_experts, error) != 0
         || measure_cache(loaded->model, options, &ranks.forward.cache_bytes, error) != 0)
     {
         return -1;

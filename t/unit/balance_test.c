@@ -115,7 +115,7 @@ static void test_refusals(void **state)
                                 "divided evenly among 3 ranks", MOE_INVALID },
         { 2, 10, NULL, "redundant_experts 10: each of 2 ranks would have 9 slots for 8 experts",
           MOE_INVALID },
-        { 1, 1, NULL, "redundant_experts 1: each of 1 ranks would have 9 slots for 8 experts",
+        { 1, 1, NULL, "redundant_experts 1: there is one rank only",
           MOE_INVALID },
         { 2, 2, "model.layers.1.mlp.experts.3.down", "redundant_experts: layer 1: expert 3 has "
           "another size or type than expert 0", MOE_INVALID },
