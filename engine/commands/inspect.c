@@ -102,7 +102,8 @@ static void print_router(const moe_block_t *moe)
         printf(" from %u of %u groups", router->groups_kept, router->groups);
     }
     if (moe->shared.width > 0) {
-        printf(", shared of width %u", moe->shared.width);
+        printf(", shared of width %u%s", moe->shared.width,
+               moe->shared_gate.tensor ? ", gated" : "");
     }
     printf("\n" LABEL "%s%s%s, scale %g\n", "  router",
            router->score == MOE_SCORE_SOFTMAX ? "softmax" : "sigmoid",

@@ -299,6 +299,25 @@ static void cpu_swiglu(moe_device_t *device, const float *gate, const float *up,
 }
 
 
+static void gate_each_row(void *context, size_t first, size_t last, unsigned thread)
+{
+    const row_job_t *j = context;
+
+    for (size_t i = first; i < last; i++) {
+        j->self->kernels->gate_row(j->x[i], j->size, j->y + i * j->size);
+    }
+}
+
+
+static void cpu_gate_rows(moe_device_t *device, const float *scores, uint32_t n, uint32_t size,
+                          float *y)
+{
+    row_job_t job = {.self = cpu(device), .x = scores, .size = size, .y = y};
+
+    moe_pool_run(cpu(device)->pool, gate_each_row, &job, n, row_grain(size));
+}
+
+
 static void add_rows(void *context, size_t first, size_t last, unsigned thread)
 {
     const row_job_t *j = context;
@@ -780,6 +799,7 @@ static const moe_device_ops_t cpu_ops = {
     .linear = cpu_linear,
     .grouped = cpu_grouped,
     .swiglu = cpu_swiglu,
+    .gate_rows = cpu_gate_rows,
     .add = cpu_add,
     .rope = cpu_rope,
     .store = cpu_store,

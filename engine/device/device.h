@@ -197,6 +197,10 @@ typedef struct {
     void (*swiglu)(moe_device_t *device, const float *gate, const float *up, uint32_t n,
                    const uint32_t *count, uint32_t size, float *y);
 
+    /* y[i] *= sigmoid(scores[i]) over [n, size]. */
+    void (*gate_rows)(moe_device_t *device, const float *scores, uint32_t n, uint32_t size,
+                      float *y);
+
     /* y += x over [n, size]. */
     void (*add)(moe_device_t *device, const float *x, uint32_t n, uint32_t size, float *y);
 

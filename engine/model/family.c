@@ -14,6 +14,7 @@ const moe_family_t *const moe_families[] = {
     &moe_family_kimi_k2,
     &moe_family_olmoe,
     &moe_family_mixtral,
+    &moe_family_qwen2_moe,
     &moe_family_qwen3_moe,
     &moe_family_minimax_m2,
     &moe_family_glm4_moe,

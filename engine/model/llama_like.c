@@ -1,7 +1,7 @@
 /*
- * OLMoE, Mixtral, Qwen3-MoE, MiniMax-M2 and GLM-4.5: Llama's layer with experts.  What
- * distinguishes them is a row of the table of traits: names of keys and tensors, the norm of queries
- * and keys, how much of a head rotates, how experts are chosen and weighted.
+ * OLMoE, Mixtral, Qwen2-MoE, Qwen3-MoE, MiniMax-M2 and GLM-4.5: Llama's layer with experts.  What
+ * distinguishes them is a row of the table of traits: names of keys and tensors, biases, the norm of
+ * queries and keys, how much of a head rotates, how experts are chosen and weighted, a shared one.
  */
 
 #include "engine/model/llama_like.h"
@@ -30,6 +30,7 @@ typedef struct {
     const char *selection_bias;         /* tensor of the router's, below `block`; NULL: none */
     int normalises;                     /* always, else as norm_topk_prob says */
     int has_dense_layers;
+    int has_shared;                     /* an expert that all go through, behind a gate */
 } traits_t;
 
 typedef struct {
@@ -39,7 +40,7 @@ typedef struct {
     moe_rope_t rope;
     moe_sparse_t sparse;        /* if traits->sparse, else: */
     moe_router_t router;        /* without weights */
-    uint32_t dense_width, expert_width;
+    uint32_t dense_width, expert_width, shared_width;
     uint32_t moe_step;          /* every so-manieth layer has experts, counted from 1 ... */
     const json_t *dense_layers; /* ... but for these; NULL: none */
 } settings_t;
@@ -57,6 +58,12 @@ static const char *const olmoe_keys[] = {
 /* router_jitter_noise is for training. */
 static const char *const mixtral_keys[] = {
     COMMON_KEYS, "num_local_experts", "router_jitter_noise", NULL
+};
+
+static const char *const qwen2_moe_keys[] = {
+    COMMON_KEYS, "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
+    "moe_intermediate_size", "norm_topk_prob", "num_experts", "qkv_bias",
+    "shared_expert_intermediate_size", "use_sliding_window", NULL
 };
 
 static const char *const qwen3_moe_keys[] = {
@@ -91,6 +98,13 @@ static const traits_t all_traits[] = {
         .width_key = "intermediate_size", .block = "block_sparse_moe",
         .expert = { "w1.weight", "w3.weight", "w2.weight" },
         .norm = MOE_QK_NORM_NONE, .norm_eps = 1e-5, .score = MOE_SCORE_SOFTMAX, .normalises = 1
+    },
+    {
+        .family = &moe_family_qwen2_moe, .experts_key = "num_experts",
+        .width_key = "moe_intermediate_size", .block = "mlp",
+        .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
+        .norm = MOE_QK_NORM_NONE, .bias_key = "qkv_bias", .bias_otherwise = 1, .norm_eps = 1e-6,
+        .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1, .has_shared = 1
     },
     {
         .family = &moe_family_qwen3_moe, .experts_key = "num_experts",
@@ -201,6 +215,10 @@ static void read_router(settings_t *s, moe_config_t *config)
         router->bias.size = router->experts;
     }
     s->expert_width = moe_config_uint(config, s->traits->width_key, 1, MOE_WIDTH_LIMIT);
+    if (s->traits->has_shared) {
+        s->shared_width = moe_config_uint(config, "shared_expert_intermediate_size", 1,
+                                          MOE_WIDTH_LIMIT);
+    }
 }
 
 
@@ -335,12 +353,41 @@ static int take_attention(moe_model_t *model, moe_gqa_t *gqa, const char *prefix
 }
 
 
+static int take_block(moe_model_t *model, moe_block_t *block, const traits_t *traits,
+                      const char *prefix, moe_error_t *error)
+{
+    moe_router_t *router = &block->router;
+    char name[128];
+
+    if (moe_model_take_weight(model, error, &router->gate, router->experts, model->hidden,
+                              "%sgate.weight", prefix) != 0
+        || (router->bias.size > 0
+            && moe_model_take_vector(model, error, &router->bias, router->experts, "%s%s", prefix,
+                                     traits->selection_bias) != 0))
+    {
+        return -1;
+    }
+    snprintf(name, sizeof(name), "%sexperts.", prefix);
+    if (moe_model_take_block(model, error, block, name, &traits->expert) != 0) {
+        return -1;
+    }
+    if (block->shared.width == 0) {
+        return 0;
+    }
+    snprintf(name, sizeof(name), "%sshared_expert.", prefix);
+    if (moe_model_take_ffn(model, error, &block->shared, name, &moe_usual_names) != 0) {
+        return -1;
+    }
+    snprintf(name, sizeof(name), "%sshared_expert_gate.weight", prefix);
+    return moe_model_take_row(model, error, &block->shared_gate, model->hidden, name);
+}
+
+
 static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i,
                       moe_error_t *error)
 {
     const traits_t *traits = traits_of(family);
     moe_layer_t *layer = &model->layers[i];
-    moe_router_t *router = &layer->moe.router;
     char prefix[96];
 
     snprintf(prefix, sizeof(prefix), "model.layers.%u.", i);
@@ -355,19 +402,8 @@ static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i
     if (traits->sparse) {
         return moe_sparse_take(model, layer, prefix, error);
     }
-    if (!layer->is_moe) {
-        return moe_model_take_ffn(model, error, &layer->dense, prefix, &moe_usual_names);
-    }
-    if (moe_model_take_weight(model, error, &router->gate, router->experts, model->hidden,
-                              "%sgate.weight", prefix) != 0
-        || (router->bias.size > 0
-            && moe_model_take_vector(model, error, &router->bias, router->experts, "%s%s", prefix,
-                                     traits->selection_bias) != 0))
-    {
-        return -1;
-    }
-    snprintf(prefix, sizeof(prefix), "model.layers.%u.%s.experts.", i, traits->block);
-    return moe_model_take_block(model, error, &layer->moe, prefix, &traits->expert);
+    return layer->is_moe ? take_block(model, &layer->moe, traits, prefix, error)
+           : moe_model_take_ffn(model, error, &layer->dense, prefix, &moe_usual_names);
 }
 
 
@@ -395,6 +431,7 @@ static int describe(const moe_family_t *family, moe_model_t *model, const moe_co
         if (layer->is_moe) {
             layer->moe.router = s.router;
             layer->moe.width = s.expert_width;
+            layer->moe.shared.width = s.shared_width;
         } else {
             layer->dense.width = s.dense_width;
         }
@@ -410,6 +447,11 @@ const moe_family_t moe_family_olmoe = {
 
 const moe_family_t moe_family_mixtral = {
     .model_type = "mixtral", .known_keys = mixtral_keys, .describe = describe,
+    .take_layer = take_layer
+};
+
+const moe_family_t moe_family_qwen2_moe = {
+    .model_type = "qwen2_moe", .known_keys = qwen2_moe_keys, .describe = describe,
     .take_layer = take_layer
 };
 

@@ -108,6 +108,8 @@ typedef struct {
     uint32_t width;
     moe_ffn_t *experts;                 /* [router.experts] */
     moe_ffn_t shared;                   /* width 0: none */
+    moe_weight_t shared_gate;           /* [1, H]: what comes out of `shared` is multiplied by
+                                         * sigmoid(shared_gate x); tensor NULL: it is not */
 } moe_block_t;
 
 typedef enum {

@@ -79,6 +79,10 @@ int moe_block_create(moe_block_state_t *self, const moe_block_t *block, moe_load
     {
         return -1;
     }
+    if (block->shared_gate.tensor) {
+        self->shared_gate = moe_load_matrix(loader, &block->shared_gate, error);
+        return self->shared_gate ? 0 : -1;
+    }
     return 0;
 }
 
@@ -120,6 +124,8 @@ int moe_block_batch_create(moe_block_batch_t *batch, const moe_exchange_options_
                           == NULL
                    || (batch->shared = ops->allocate(device, floats * sizeof(float), error))
                           == NULL
+                   || (batch->shared_scores =
+                           ops->allocate(device, options->rows * sizeof(float), error)) == NULL
                ? -1 : 0;
 }
 
@@ -178,10 +184,35 @@ int moe_block_recv(const moe_block_state_t *self, moe_block_batch_t *batch, moe_
 }
 
 
+/* Of this rank's share of the rows, which are all that it combines. */
+static void gate_shared(const moe_block_state_t *self, const moe_block_batch_t *batch)
+{
+    const moe_device_ops_t *ops = self->device->ops;
+    const size_t first = (size_t) batch->first * self->shared.hidden;
+    const moe_linear_t gate = {
+        self->shared_gate, batch->x + first, self->shared.hidden, 0, batch->shared_scores, 1, 0
+    };
+
+    ops->linear(self->device, &gate, 1, batch->rows);
+    ops->gate_rows(self->device, batch->shared_scores, batch->rows, self->shared.hidden,
+                   batch->shared + first);
+}
+
+
 int moe_block_shared(const moe_block_state_t *self, moe_block_batch_t *batch, moe_error_t *error)
 {
-    return self->shared.width == 0 ? 0 : moe_dense_run(&self->shared, batch->x, batch->n,
-                                                       batch->scratch, batch->shared, error);
+    if (self->shared.width == 0) {
+        return 0;
+    }
+    if (moe_dense_run(&self->shared, batch->x, batch->n, batch->scratch, batch->shared, error)
+        != 0)
+    {
+        return -1;
+    }
+    if (self->shared_gate && batch->rows > 0) {
+        gate_shared(self, batch);
+    }
+    return 0;
 }
 
 

@@ -23,6 +23,7 @@ typedef struct {
     uint32_t *ids;                  /* [moe_block_rows, top_k] */
     float *weights;                 /* [moe_block_rows, top_k] */
     float *shared;                  /* [rows of the group, hidden] */
+    float *shared_scores;           /* [moe_block_rows] of the gate of the shared expert */
     float *scratch;                 /* of the experts; not owned: nothing is in it between verbs */
 
     const float *x;                 /* [n, hidden]: the group's rows ... */
@@ -37,6 +38,7 @@ typedef struct {
     moe_router_state_t router;
     moe_experts_t experts;              /* of this rank's slots */
     moe_dense_t shared;                 /* width 0: none */
+    moe_matrix_t *shared_gate;          /* NULL: none */
     moe_exchange_map_t map;             /* counts: not owned */
 } moe_block_state_t;
 

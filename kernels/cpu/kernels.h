@@ -107,6 +107,9 @@ typedef struct {
     /* y = silu(gate) * up; y may be either. */
     void (*swiglu)(const float *gate, const float *up, size_t n, float *y);
 
+    /* y *= sigmoid(score) */
+    void (*gate_row)(float score, size_t n, float *y);
+
     /* y += x */
     void (*add)(const float *x, size_t n, float *y);
 

@@ -17,6 +17,7 @@ const moe_kernels_t moe_kernels_avx2 = {
     .embed = embed,
     .rms_norm = rms_norm,
     .swiglu = swiglu,
+    .gate_row = gate_row,
     .add = add,
     .combine = combine,
     .rope = rope,

@@ -55,6 +55,18 @@ static void swiglu(const float *gate, const float *up, size_t n, float *y)
 }
 
 
+static void gate_row(float score, size_t n, float *y)
+{
+    const v16 factor = v16_sigmoid(v16_set1(score));
+
+    for (size_t i = 0; i < n; i += MOE_LANES) {
+        const size_t lanes = n - i < MOE_LANES ? n - i : MOE_LANES;
+
+        v16_store_n(y + i, v16_mul(v16_load_n(y + i, lanes), factor), lanes);
+    }
+}
+
+
 static void add(const float *x, size_t n, float *y)
 {
     for (size_t i = 0; i < n; i++) {

@@ -48,6 +48,9 @@ VARIANTS = {
     'Qwen3-MoE, dense layer, YaRN': dict(GQA, model_type='qwen3_moe', dense_layers=1, yarn=1,
                                          seed=13),
     'OLMoE, biases': dict(GQA, model_type='olmoe', biases=1, seed=14),
+    'Qwen2-MoE': dict(GQA, model_type='qwen2_moe', shared=2, biases=1, seed=16),
+    'Qwen2-MoE, dense layer, normalised, no biases': dict(
+        GQA, model_type='qwen2_moe', shared=1, dense_layers=1, normalise=1, tied=1, seed=17),
     'Qwen3-MoE, biases': dict(GQA, model_type='qwen3_moe', biases=1, normalise=1, seed=15),
     'MiniMax-M2': dict(SIGMOID, model_type='minimax_m2', qk_norm=1, seed=20),
     'MiniMax-M2, no norm, F16': dict(SIGMOID, model_type='minimax_m2', rotary=4, dtype='F16',
@@ -128,7 +131,7 @@ def make_gqa_layer(w, o, i):
     w.weight(a + 'o_proj.weight', h, q)
     if o['biases']:
         sizes = dict(q=q, k=kv, v=kv, o=h)
-        if o['model_type'] == 'glm4_moe':
+        if o['model_type'] in ('glm4_moe', 'qwen2_moe'):
             del sizes['o']
         for name, size in sizes.items():
             w.tensor(a + name + '_proj.bias', (size,), 0, 0.5)
@@ -153,6 +156,9 @@ def make_gqa_layer(w, o, i):
             w.weight(m + 'experts.%d.w2.weight' % e, h, o['expert_width'])
         else:
             w.ffn(m + 'experts.%d.' % e, o['expert_width'])
+    if o['shared']:
+        w.ffn(m + 'shared_expert.', o['shared'] * o['expert_width'])
+        w.weight(m + 'shared_expert_gate.weight', 1, h)
 
 
 def make(o):
@@ -330,7 +336,13 @@ def route(o, w, p, x, margins):
 
 
 def moe(o, w, p, x, margins):
-    out = ffn(w, p + 'shared_experts.', x) if o['shared'] else np.zeros_like(x)
+    if not o['shared']:
+        out = np.zeros_like(x)
+    elif o['model_type'] == 'qwen2_moe':
+        out = ffn(w, p + 'shared_expert.', x)
+        out = out / (1 + np.exp(-(x @ w[p + 'shared_expert_gate.weight'].T)))
+    else:
+        out = ffn(w, p + 'shared_experts.', x)
     for t in range(len(x)):
         for e, weight in zip(*route(o, w, p, x[t], margins)):
             out[t] += weight * ffn(w, p + 'experts.%d.' % e, x[t])

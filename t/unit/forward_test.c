@@ -16,7 +16,7 @@
 #include "t/unit/tiny_model.h"
 
 #define MAX_TOKENS 320u
-#define N_MODELS 6u
+#define N_MODELS 7u
 #define MAX_BLOCKS (MAX_TOKENS / MOE_BLOCK_TOKENS)
 
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
 static tiny_model_t model_of(size_t index)
 {
     static const char *const grouped[] = {
-        "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe"
+        "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe", "qwen2_moe"
     };
     tiny_model_t options;
 

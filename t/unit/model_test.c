@@ -257,13 +257,14 @@ static void test_grouped_queries(void **state)
         uint32_t norm_size;
     } cases[] = {
         { "olmoe", MOE_QK_NORM_WHOLE, 96 }, { "mixtral", MOE_QK_NORM_NONE, 0 },
-        { "qwen3_moe", MOE_QK_NORM_HEAD, 16 },
+        { "qwen3_moe", MOE_QK_NORM_HEAD, 16 }, { "qwen2_moe", MOE_QK_NORM_NONE, 0 },
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         tiny_model_t options = tiny_model_gqa(cases[i].family);
         const uint32_t attention = 2 * (96 + 32) * 64 + (i > 0 ? cases[i].norm_size * 2 : 96 + 32);
         const uint32_t experts = 8 * 3 * 32 * 64;
+        const uint32_t shared = i == 3 ? 3 * 64 * 64 + 64 : 0, biases = i == 3 ? 96 + 2 * 32 : 0;
         const moe_layer_t *layer;
         moe_error_t error;
         moe_model_t *model = open_tiny(&options, &error);
@@ -280,7 +281,8 @@ static void test_grouped_queries(void **state)
         assert_true(layer->gqa.scale == 0.25f);
         assert_true(layer->moe.router.normalise == options.normalise);
         assert_true(model->parameters
-                    == 2u * 96 * 64 + 64 + 3u * (2 * 64 + attention + 8 * 64 + experts));
+                    == 2u * 96 * 64 + 64
+                           + 3u * (2 * 64 + attention + biases + 8 * 64 + experts + shared));
         assert_true(model->parameters - model->active_parameters == 3u * experts / 8 * 5);
         moe_model_close(model);
     }
@@ -427,6 +429,14 @@ static void test_damaged_grouped_configs(void **state)
         { "{\"norm_topk_prob\": false}", NULL, "norm_topk_prob: unknown key" },
         { "{\"num_experts_per_tok\": 9}", NULL, "num_experts_per_tok: 9 is not within 1..8" },
     };
+    static const damage_t qwen2[] = {
+        { NULL, "shared_expert_intermediate_size", "shared_expert_intermediate_size: missing" },
+        { "{\"shared_expert_intermediate_size\": 32}", NULL,
+          "mlp.shared_expert.gate_proj.weight: shape [64, 64], expected [32, 64]" },
+        { "{\"qkv_bias\": false}", NULL, "_proj.bias: not part of this model (9 such" },
+        { "{\"attention_bias\": false}", NULL, "attention_bias: unknown key" },
+        { "{\"mlp_only_layers\": [2]}", NULL, "layers.2.mlp.gate_proj.weight: missing" },
+    };
     static const damage_t qwen3[] = {
         { "{\"use_sliding_window\": true}", NULL, "use_sliding_window: true is not supported" },
         { "{\"mlp_only_layers\": 1}", NULL, "mlp_only_layers: not an array" },
@@ -464,6 +474,7 @@ static void test_damaged_grouped_configs(void **state)
 
     check_damage(tiny_model_gqa("olmoe"), olmoe, sizeof(olmoe) / sizeof(olmoe[0]));
     check_damage(tiny_model_gqa("mixtral"), mixtral, sizeof(mixtral) / sizeof(mixtral[0]));
+    check_damage(tiny_model_gqa("qwen2_moe"), qwen2, sizeof(qwen2) / sizeof(qwen2[0]));
     check_damage(tiny_model_gqa("qwen3_moe"), qwen3, sizeof(qwen3) / sizeof(qwen3[0]));
     check_damage(tiny_model_gqa("minimax_m2"), minimax, sizeof(minimax) / sizeof(minimax[0]));
     check_damage(tiny_model_gqa("glm4_moe"), glm, sizeof(glm) / sizeof(glm[0]));

@@ -69,11 +69,13 @@ static void test_same_bits(void **state)
 }
 
 
-/* Heads that share keys, divided evenly and not; a norm over all of them. */
+/* Heads that share keys, divided evenly and not; a norm over all of them; a gated shared expert. */
 static void test_grouped_queries(void **state)
 {
     const uint32_t worlds[][2] = { { 2, 1 }, { 2, 2 }, { 4, 2 }, { 3, 3 } };
-    const char *const families[] = { "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe" };
+    const char *const families[] = {
+        "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe", "qwen2_moe"
+    };
 
     for (size_t m = 0; m < sizeof(families) / sizeof(families[0]); m++) {
         tiny_model_t model = tiny_model_gqa(families[m]);

@@ -82,9 +82,11 @@ static inline tiny_model_t tiny_model_v2(void)
 }
 
 
-/* A family with grouped queries: "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe". */
+/* A family with grouped queries: "olmoe", "mixtral", "qwen2_moe", "qwen3_moe", "minimax_m2",
+ * "glm4_moe". */
 static inline tiny_model_t tiny_model_gqa(const char *model_type)
 {
+    const int qwen2 = strcmp(model_type, "qwen2_moe") == 0;
     const int mixtral = strcmp(model_type, "mixtral") == 0;
     const int glm = strcmp(model_type, "glm4_moe") == 0;
     const int minimax = strcmp(model_type, "minimax_m2") == 0;
@@ -98,7 +100,8 @@ static inline tiny_model_t tiny_model_gqa(const char *model_type)
     options.head = 16;
     options.groups = 1;
     options.groups_kept = 1;
-    options.shared = 0;
+    options.shared = qwen2 ? 2 : 0;
+    options.biases = qwen2;
     options.normalise = mixtral;
     options.dense_layers = 0;
     options.mtp = 0;
@@ -248,6 +251,7 @@ static inline void tiny_mixtral_moe(tiny_files_t *files, const tiny_model_t *o, 
 
 static inline void tiny_moe(tiny_files_t *files, const tiny_model_t *o, const char *prefix)
 {
+    const int qwen2 = strcmp(o->model_type, "qwen2_moe") == 0;
     char name[96];
 
     tiny_weight(files, o, prefix, "gate.weight", o->experts, o->hidden);
@@ -258,9 +262,12 @@ static inline void tiny_moe(tiny_files_t *files, const tiny_model_t *o, const ch
         snprintf(name, sizeof(name), "%sexperts.%u.", prefix, e);
         tiny_ffn(files, o, name, o->expert_width);
     }
-    snprintf(name, sizeof(name), "%sshared_experts.", prefix);
+    snprintf(name, sizeof(name), "%sshared_expert%s.", prefix, qwen2 ? "" : "s");
     if (o->shared > 0) {
         tiny_ffn(files, o, name, o->shared * o->expert_width);
+    }
+    if (o->shared > 0 && qwen2) {
+        tiny_weight(files, o, prefix, "shared_expert_gate.weight", 1, o->hidden);
     }
 }
 
@@ -282,6 +289,7 @@ static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, ui
     const int glm = strcmp(o->model_type, "glm4_moe") == 0;
     const int whole = strcmp(o->model_type, "olmoe") == 0 || minimax;
     const int mixtral = strcmp(o->model_type, "mixtral") == 0;
+    const int qwen2 = strcmp(o->model_type, "qwen2_moe") == 0;
     char prefix[64];
 
     snprintf(prefix, sizeof(prefix), "model.layers.%u.", i);
@@ -300,10 +308,10 @@ static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, ui
         tiny_tensor(files, o->dtype, prefix, "k_proj.bias", kv, 0, 0, 0.5f);
         tiny_tensor(files, o->dtype, prefix, "v_proj.bias", kv, 0, 0, 0.5f);
     }
-    if (o->biases && !glm) {
+    if (o->biases && !glm && !qwen2) {
         tiny_tensor(files, o->dtype, prefix, "o_proj.bias", o->hidden, 0, 0, 0.5f);
     }
-    if (!mixtral && (o->qk_norm || !(glm || minimax))) {
+    if (!mixtral && !qwen2 && (o->qk_norm || !(glm || minimax))) {
         tiny_norm(files, o, prefix, "q_norm.weight", whole ? q : o->head);
         tiny_norm(files, o, prefix, "k_norm.weight", whole ? kv : o->head);
     }
@@ -375,7 +383,8 @@ static inline json_t *tiny_gqa_config(const tiny_model_t *o)
 {
     const int mixtral = strcmp(o->model_type, "mixtral") == 0;
     const int sigmoid = strcmp(o->scoring, "sigmoid") == 0;
-    const int qwen = strcmp(o->model_type, "qwen3_moe") == 0;
+    const int qwen2 = strcmp(o->model_type, "qwen2_moe") == 0;
+    const int qwen = qwen2 || strcmp(o->model_type, "qwen3_moe") == 0;
     json_t *dense = json_array(), *config = json_pack(
         "{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:i, s:i}",
         "model_type", o->model_type, "hidden_act", "silu", "hidden_size", o->hidden, "vocab_size",
@@ -398,8 +407,13 @@ static inline json_t *tiny_gqa_config(const tiny_model_t *o)
     for (uint32_t i = 0; i < o->dense_layers; i++) {
         json_array_append_new(dense, json_integer(i));
     }
-    if (o->biases) {
+    if (o->biases && !qwen2) {
         json_object_set_new(config, "attention_bias", json_true());
+    }
+    if (qwen2) {
+        json_object_set_new(config, "qkv_bias", json_boolean(o->biases));
+        json_object_set_new(config, "shared_expert_intermediate_size",
+                            json_integer(o->shared * o->expert_width));
     }
     if (qwen) {
         json_object_set_new(config, "moe_intermediate_size", json_integer(o->expert_width));
