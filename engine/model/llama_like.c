@@ -68,7 +68,8 @@ static const char *const qwen2_moe_keys[] = {
 
 static const char *const qwen3_moe_keys[] = {
     COMMON_KEYS, "attention_bias", "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
-    "moe_intermediate_size", "norm_topk_prob", "num_experts", "use_sliding_window", NULL
+    "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_local_experts",
+    "use_sliding_window", NULL
 };
 
 /* Keys of the networks before it and of its draft layers say nothing of M2 itself. */
@@ -197,11 +198,23 @@ static void read_attention(settings_t *s, moe_config_t *config)
 }
 
 
+/* Writers of today rename the key, or give both. */
+static uint32_t read_experts(moe_config_t *config, const char *key)
+{
+    static const char other[] = "num_local_experts";
+    const char *name = moe_config_get(config, key) == NULL && moe_config_get(config, other) != NULL
+                       ? other : key;
+    const uint32_t experts = moe_config_uint(config, name, 1, MOE_EXPERTS_LIMIT);
+
+    return moe_config_uint_or(config, other, experts, experts, experts);
+}
+
+
 static void read_router(settings_t *s, moe_config_t *config)
 {
     moe_router_t *router = &s->router;
 
-    router->experts = moe_config_uint(config, s->traits->experts_key, 1, MOE_EXPERTS_LIMIT);
+    router->experts = read_experts(config, s->traits->experts_key);
     router->top_k = moe_config_uint(config, "num_experts_per_tok", 1, router->experts);
     router->score = s->traits->score;
     router->group = MOE_GROUP_NONE;

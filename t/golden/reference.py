@@ -23,9 +23,10 @@ import re
 import sys
 import tempfile
 
-import numpy as np
-import torch
-import transformers
+sys.path.pop(0)                         # tokenizers.py beside this file is not the library
+import numpy as np                      # noqa: E402
+import torch                            # noqa: E402
+import transformers                     # noqa: E402
 
 PROMPT, GREEDY = 96, 32
 ROWS = [2, 17, 48, PROMPT - 1]
@@ -200,6 +201,14 @@ def as_class(config):
     return transformers.AutoConfig.for_model(CLASSES.get(model_type, model_type), **config)
 
 
+def saved_config(config):
+    """What the reference makes of a published config when it saves it again."""
+    saved = json.loads(as_class(config).to_json_string())
+    if 'quantization_config' in config:
+        saved['quantization_config'] = config['quantization_config']
+    return saved
+
+
 def compact(tensors):
     """Tensors that differ only in their numbers share an entry: layers.{0,1,2}."""
     groups = {}
@@ -280,7 +289,7 @@ def run_case(name, config, prompt):
               % (name, seed, spread, margin), file=sys.stderr)
         if spread < 1e-5 and margin > 5e-3:
             break
-    return dict(name=name, config=config, seed=seed, tensors=compact(tensors),
+    return dict(name=name, config=config, saved=saved_config(config), seed=seed, tensors=compact(tensors),
                 logits=[[float('%.6g' % v) for v in logits[row]] for row in ROWS],
                 top=[int(row.argmax()) for row in logits], greedy=greedy)
 

@@ -88,11 +88,11 @@ static inline void reference_tensors(tiny_files_t *files, const json_t *entry, i
 }
 
 
-/* The model of a case of reference.json; freed with tiny_model_free. */
-static inline tiny_files_t reference_model_make(const json_t *test)
+/* The model of a case of reference.json, with one of its configs; freed with tiny_model_free. */
+static inline tiny_files_t reference_model_make(const json_t *test, const char *config)
 {
     tiny_files_t files = {
-        .config = json_deep_copy(json_object_get(test, "config")), .header = json_object()
+        .config = json_deep_copy(json_object_get(test, config)), .header = json_object()
     };
     const int seed = (int) json_integer_value(json_object_get(test, "seed"));
     const json_t *entry;

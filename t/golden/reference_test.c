@@ -33,9 +33,10 @@ typedef struct {
 } way_t;
 
 
-static moe_model_t *open_model(const json_t *test)
+/* With the case's "config", or the one that the reference "saved" of it. */
+static moe_model_t *open_model(const json_t *test, const char *config)
 {
-    tiny_files_t files = reference_model_make(test);
+    tiny_files_t files = reference_model_make(test, config);
     char *directory = tiny_directory();
     moe_model_t *model;
     moe_error_t error;
@@ -202,7 +203,7 @@ static void run_case(const json_t *golden, const json_t *test)
     };
     uint32_t prompt[CONTEXT];
     const uint32_t n = load_ids(json_object_get(golden, "prompt"), prompt);
-    moe_model_t *model = open_model(test);
+    moe_model_t *model = open_model(test, "config"), *saved = open_model(test, "saved");
     moe_ranks_t *ranks = make_ranks(model, &plain);
     const float *logits;
     double error;
@@ -211,6 +212,7 @@ static void run_case(const json_t *golden, const json_t *test)
     error = check_prompt(golden, test, logits, model->vocabulary);
     print_message("%-20s %.2g\n", json_string_value(json_object_get(test, "name")), error);
     assert_true(error < TOLERANCE);
+    check_bits(saved, &plain, prompt, n, logits);
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         check_bits(model, &ways[i], prompt, n, logits);
     }
@@ -218,6 +220,7 @@ static void run_case(const json_t *golden, const json_t *test)
                  model->vocabulary);
     moe_ranks_free(ranks);
     moe_model_close(model);
+    moe_model_close(saved);
 }
 
 
@@ -247,7 +250,7 @@ static int write_models(const char *directory)
 
     tiny_check(golden != NULL, REFERENCE_MODELS);
     json_array_foreach(json_object_get(golden, "cases"), i, test) {
-        tiny_files_t files = reference_model_make(test);
+        tiny_files_t files = reference_model_make(test, "config");
 
         tiny_model_save_below(&files, directory, json_string_value(json_object_get(test, "name")));
         tiny_model_free(&files);

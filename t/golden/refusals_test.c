@@ -218,10 +218,11 @@ static void test_refusals(void **state)
     const json_t *test;
     size_t i;
 
+    assert_non_null(golden);
     json_array_foreach(json_object_get(golden, "cases"), i, test) {
         fixture_t f = {
             .name = json_string_value(json_object_get(test, "name")),
-            .files = reference_model_make(test), .directory = tiny_directory()
+            .files = reference_model_make(test, "config"), .directory = tiny_directory()
         };
 
         if (reference_is_supported(test)) {

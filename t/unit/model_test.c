@@ -444,6 +444,7 @@ static void test_damaged_grouped_configs(void **state)
         { "{\"mlp_only_layers\": [1]}", NULL, "layers.1.mlp.gate_proj.weight: missing" },
         { "{\"decoder_sparse_step\": 2}", NULL, "layers.0.mlp.gate_proj.weight: missing" },
         { "{\"shared_expert_intermediate_size\": 8}", NULL, "unknown key" },
+        { "{\"num_local_experts\": 4}", NULL, "num_local_experts: 4 is not within 8..8" },
         { NULL, "moe_intermediate_size", "moe_intermediate_size: missing" },
     };
 
