@@ -3,9 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/model/build.h"
+
 static const moe_gguf_architecture_t *const architectures[] = {
     &moe_gguf_deepseek2,
+    &moe_gguf_glm4moe,
     &moe_gguf_llama,
+    &moe_gguf_minimax_m2,
     &moe_gguf_olmoe,
     &moe_gguf_qwen3moe,
     NULL
@@ -27,10 +31,13 @@ const moe_tensor_name_t moe_gguf_in_layer[] = {
     { "mlp.up_proj.weight", "ffn_up.weight" },
     { "post_attention_layernorm.weight", "ffn_norm.weight" },
     { "self_attn.k_norm.weight", "attn_k_norm.weight" },
+    { "self_attn.k_proj.bias", "attn_k.bias" },
     { "self_attn.k_proj.weight", "attn_k.weight" },
     { "self_attn.o_proj.weight", "attn_output.weight" },
     { "self_attn.q_norm.weight", "attn_q_norm.weight" },
+    { "self_attn.q_proj.bias", "attn_q.bias" },
     { "self_attn.q_proj.weight", "attn_q.weight" },
+    { "self_attn.v_proj.bias", "attn_v.bias" },
     { "self_attn.v_proj.weight", "attn_v.weight" },
     { NULL, NULL }
 };
@@ -50,6 +57,7 @@ static const moe_gguf_key_t common_keys[] = {
     { "embedding_length", "hidden_size" },
     { "expert_used_count", "num_experts_per_tok" },
     { "feed_forward_length", "intermediate_size" },
+    { "nextn_predict_layers", NULL },
     { "rope.freq_base", "rope_theta" },
     { "rope.scaling.finetuned", NULL },
     { "rope.scaling.type", NULL },
@@ -136,6 +144,22 @@ void moe_gguf_default(moe_gguf_translation_t *translation, const char *key, json
     } else {
         moe_gguf_set(translation, translation->config, key, value, stored);
     }
+}
+
+
+void moe_gguf_count_layers(moe_gguf_translation_t *translation)
+{
+    uint32_t layers = moe_gguf_uint(translation, "block_count", 1, MOE_LAYERS_LIMIT);
+    char name[64];
+
+    for (; layers > 1; layers--) {
+        snprintf(name, sizeof(name), "model.layers.%u.eh_proj.weight", layers - 1);
+        if (moe_tensors_find(translation->tensors, name) == NULL) {
+            break;
+        }
+    }
+    moe_gguf_set(translation, translation->config, "num_hidden_layers", json_integer(layers),
+                 "block_count");
 }
 
 

@@ -28,6 +28,10 @@ typedef struct {
 
 #define MOE_GGUF_KEY_TABLES 2u
 
+/* expert_gating_func; 0: not given. */
+#define MOE_GGUF_SOFTMAX 1u
+#define MOE_GGUF_SIGMOID 2u
+
 struct moe_gguf_architecture_s {
     const char *architecture;           /* general.architecture */
     /* Besides those of every architecture; each ends with a NULL.  NULL: no more. */
@@ -38,7 +42,8 @@ struct moe_gguf_architecture_s {
 };
 
 extern const moe_gguf_architecture_t moe_gguf_deepseek2;
-extern const moe_gguf_architecture_t moe_gguf_llama, moe_gguf_olmoe, moe_gguf_qwen3moe;
+extern const moe_gguf_architecture_t moe_gguf_glm4moe, moe_gguf_llama, moe_gguf_minimax_m2;
+extern const moe_gguf_architecture_t moe_gguf_olmoe, moe_gguf_qwen3moe;
 
 /* Names of tensors that architectures have in common. */
 extern const moe_tensor_name_t moe_gguf_in_layer[], moe_gguf_outside[];
@@ -70,6 +75,10 @@ void moe_gguf_set(moe_gguf_translation_t *translation, json_t *object, const cha
 /* Sets `key` of the config where the file has no `stored`.  Takes over the value. */
 void moe_gguf_default(moe_gguf_translation_t *translation, const char *key, json_t *value,
                       const char *stored);
+
+/* Blocks for multi-token prediction, where the file has them, are counted as layers: sets how many
+ * there are without. */
+void moe_gguf_count_layers(moe_gguf_translation_t *translation);
 
 /* Writers put 0 where a key has no value. */
 void moe_gguf_drop_zero(moe_gguf_translation_t *translation, const char *key);

@@ -13,8 +13,6 @@
 #include "engine/model/gguf_config.h"
 
 #define SIZE_LIMIT (1u << 16)
-#define SOFTMAX 1u                      /* expert_gating_func; 0: not given */
-#define SIGMOID 2u
 
 static const moe_gguf_key_t keys[] = {
     { "attention.head_count_kv", NULL },
@@ -33,7 +31,6 @@ static const moe_gguf_key_t keys[] = {
     { "expert_weights_norm", "norm_topk_prob" },
     { "expert_weights_scale", "routed_scaling_factor" },
     { "leading_dense_block_count", "first_k_dense_replace" },
-    { "nextn_predict_layers", NULL },
     { "rope.dimension_count", "qk_rope_head_dim" },
     { "rope.scaling.yarn_log_multiplier", NULL },
     { NULL, NULL }
@@ -88,22 +85,6 @@ static void set_heads(moe_gguf_translation_t *t)
 }
 
 
-/* Blocks for multi-token prediction, where the file has them, are counted as layers. */
-static void set_layers(moe_gguf_translation_t *t)
-{
-    uint32_t layers = moe_gguf_uint(t, "block_count", 1, SIZE_LIMIT);
-    char name[64];
-
-    for (; layers > 1; layers--) {
-        snprintf(name, sizeof(name), "model.layers.%u.eh_proj.weight", layers - 1);
-        if (moe_tensors_find(t->tensors, name) == NULL) {
-            break;
-        }
-    }
-    moe_gguf_set(t, t->config, "num_hidden_layers", json_integer(layers), "block_count");
-}
-
-
 static void set_groups(moe_gguf_translation_t *t)
 {
     for (size_t i = 0; i < sizeof(known_groups) / sizeof(known_groups[0]); i++) {
@@ -128,11 +109,11 @@ static void set_router(moe_gguf_translation_t *t)
 
     snprintf(bias, sizeof(bias), "model.layers.%u.mlp.gate.e_score_correction_bias",
              (unsigned) number_of(t, "num_hidden_layers") - 1);
-    switch (moe_gguf_uint_or(t, "expert_gating_func", 0, 0, SIGMOID)) {
+    switch (moe_gguf_uint_or(t, "expert_gating_func", 0, 0, MOE_GGUF_SIGMOID)) {
     case 0:
         sigmoid = moe_tensors_find(t->tensors, bias) != NULL;
         break;
-    case SOFTMAX:
+    case MOE_GGUF_SOFTMAX:
         sigmoid = 0;
         break;
     default:
@@ -171,7 +152,7 @@ static void complete(moe_gguf_translation_t *translation)
 {
     moe_gguf_drop_zero(translation, "q_lora_rank");
     set_heads(translation);
-    set_layers(translation);
+    moe_gguf_count_layers(translation);
     set_router(translation);
     set_temperature(translation);
 }

@@ -14,14 +14,14 @@ static const moe_gguf_key_t gqa_keys[] = {
     { "attention.key_length", "head_dim" },
     { "attention.value_length", NULL },
     { "expert_gating_func", NULL },
-    { "expert_weights_scale", NULL },
-    { "rope.dimension_count", NULL },
     { NULL, NULL }
 };
 
 static const moe_gguf_key_t llama_keys[] = {
     { "expert_count", "num_local_experts" },
     { "expert_weights_norm", NULL },
+    { "expert_weights_scale", NULL },
+    { "rope.dimension_count", NULL },
     { NULL, NULL }
 };
 
@@ -29,6 +29,8 @@ static const moe_gguf_key_t olmoe_keys[] = {
     { "attention.clamp_kqv", "clip_qkv" },
     { "expert_count", "num_experts" },
     { "expert_weights_norm", "norm_topk_prob" },
+    { "expert_weights_scale", NULL },
+    { "rope.dimension_count", NULL },
     { NULL, NULL }
 };
 
@@ -36,11 +38,36 @@ static const moe_gguf_key_t qwen3moe_keys[] = {
     { "expert_count", "num_experts" },
     { "expert_feed_forward_length", "moe_intermediate_size" },
     { "expert_weights_norm", "norm_topk_prob" },
+    { "expert_weights_scale", NULL },
+    { "rope.dimension_count", NULL },
     { NULL, NULL }
 };
 
-/* The first files had a tensor for each expert. */
-static const moe_tensor_name_t mixtral_in_layer[] = {
+static const moe_gguf_key_t minimax_m2_keys[] = {
+    { "expert_count", "num_local_experts" },
+    { "expert_feed_forward_length", "intermediate_size" },
+    { "expert_weights_norm", NULL },
+    { "expert_weights_scale", NULL },
+    { "rope.dimension_count", "rotary_dim" },
+    { NULL, NULL }
+};
+
+static const moe_gguf_key_t glm4moe_keys[] = {
+    { "expert_count", "n_routed_experts" },
+    { "expert_feed_forward_length", "moe_intermediate_size" },
+    { "expert_group_count", "n_group" },
+    { "expert_group_used_count", "topk_group" },
+    { "expert_shared_count", "n_shared_experts" },
+    { "expert_weights_norm", "norm_topk_prob" },
+    { "expert_weights_scale", "routed_scaling_factor" },
+    { "leading_dense_block_count", "first_k_dense_replace" },
+    { "rope.dimension_count", "rotary_dim" },
+    { NULL, NULL }
+};
+
+/* Of Mixtral and MiniMax.  The first files of Mixtral had a tensor for each expert. */
+static const moe_tensor_name_t block_in_layer[] = {
+    { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias" },
     { "block_sparse_moe.gate.weight", "ffn_gate_inp.weight" },
     { "block_sparse_moe.experts.w1.weight", "ffn_gate_exps.weight" },
     { "block_sparse_moe.experts.w2.weight", "ffn_down_exps.weight" },
@@ -51,8 +78,13 @@ static const moe_tensor_name_t mixtral_in_layer[] = {
     { NULL, NULL }
 };
 
+static const moe_tensor_name_t glm4moe_in_layer[] = {
+    { "post_attention_layernorm.weight", "post_attention_norm.weight" },
+    { NULL, NULL }
+};
 
-/* A head's keys, values and rotated part are all of one width, which is returned. */
+
+/* A head's keys and values are of one width, which is returned. */
 static uint32_t check_heads(moe_gguf_translation_t *t)
 {
     const uint32_t hidden = moe_gguf_uint(t, "embedding_length", 1, MOE_WIDTH_LIMIT);
@@ -61,30 +93,61 @@ static uint32_t check_heads(moe_gguf_translation_t *t)
                                            MOE_HEAD_WIDTH_LIMIT);
 
     moe_gguf_uint_or(t, "attention.value_length", head, head, head);
+    return head;
+}
+
+
+/* The same of those that rotate whole. */
+static uint32_t check_whole_heads(moe_gguf_translation_t *t)
+{
+    const uint32_t head = check_heads(t);
+
     moe_gguf_uint_or(t, "rope.dimension_count", head, head, head);
     return head;
 }
 
 
-/* Experts are chosen by softmax, and their weights taken as they come out. */
-static void check_router(moe_gguf_translation_t *t)
+static void check_gating(moe_gguf_translation_t *t, uint32_t function)
+{
+    char name[MOE_GGUF_NAME_SIZE];
+    const uint32_t given = moe_gguf_uint_or(t, "expert_gating_func", function, 0, UINT32_MAX);
+
+    if (given != 0 && given != function) {
+        moe_config_fail(&t->metadata, moe_gguf_name(t, "expert_gating_func", name),
+                        "%u is not supported here", given);
+    }
+}
+
+
+/* The experts' weights are taken as they come out. */
+static void check_scale(moe_gguf_translation_t *t)
 {
     char name[MOE_GGUF_NAME_SIZE];
     double scale = moe_config_number_or(&t->metadata,
                                         moe_gguf_name(t, "expert_weights_scale", name), 1, 0, 1e6);
 
-    moe_gguf_uint_or(t, "expert_gating_func", 1, 0, 1);
     if (scale != 0 && scale != 1) {
-        moe_config_fail(&t->metadata, moe_gguf_name(t, "expert_weights_scale", name),
-                        "%g is not supported", scale);
+        moe_config_fail(&t->metadata, name, "%g is not supported", scale);
     }
 }
 
 
-static void complete_gqa(moe_gguf_translation_t *t, const char *model_type, int normalises)
+/* They are normalised, whether or not the file says so. */
+static void check_normalised(moe_gguf_translation_t *t)
 {
-    check_heads(t);
-    check_router(t);
+    char name[MOE_GGUF_NAME_SIZE];
+
+    if (!moe_config_bool_or(&t->metadata, moe_gguf_name(t, "expert_weights_norm", name), 1)) {
+        moe_config_fail(&t->metadata, name, "false is not supported");
+    }
+}
+
+
+static void complete_softmax(moe_gguf_translation_t *t, const char *model_type, int normalises)
+{
+    check_whole_heads(t);
+    check_gating(t, MOE_GGUF_SOFTMAX);
+    check_scale(t);
     moe_gguf_set(t, t->config, "model_type", json_string(model_type), NULL);
     moe_gguf_default(t, "norm_topk_prob", json_boolean(normalises), "expert_weights_norm");
 }
@@ -92,14 +155,14 @@ static void complete_gqa(moe_gguf_translation_t *t, const char *model_type, int 
 
 static void complete_olmoe(moe_gguf_translation_t *translation)
 {
-    complete_gqa(translation, "olmoe", 0);
+    complete_softmax(translation, "olmoe", 0);
     moe_gguf_drop_zero(translation, "clip_qkv");
 }
 
 
 static void complete_qwen3moe(moe_gguf_translation_t *translation)
 {
-    complete_gqa(translation, "qwen3_moe", 1);
+    complete_softmax(translation, "qwen3_moe", 1);
 }
 
 
@@ -118,27 +181,69 @@ static void pair_rows(moe_gguf_translation_t *t, uint32_t head)
 
 static void complete_llama(moe_gguf_translation_t *translation)
 {
-    char name[MOE_GGUF_NAME_SIZE];
-
     if (moe_gguf_uint_or(translation, "expert_count", 0, 0, MOE_EXPERTS_LIMIT) == 0) {
         moe_config_fail(&translation->metadata, "general.architecture",
                         "\"llama\" without experts is not a supported family");
     }
-    if (!moe_config_bool_or(&translation->metadata,
-                            moe_gguf_name(translation, "expert_weights_norm", name), 1))
-    {
-        moe_config_fail(&translation->metadata, name, "false is not supported");
-    }
-    check_router(translation);
-    pair_rows(translation, check_heads(translation));
+    check_gating(translation, MOE_GGUF_SOFTMAX);
+    check_scale(translation);
+    check_normalised(translation);
+    pair_rows(translation, check_whole_heads(translation));
     moe_gguf_set(translation, translation->config, "model_type", json_string("mixtral"), NULL);
 }
 
 
+static void complete_minimax_m2(moe_gguf_translation_t *translation)
+{
+    check_heads(translation);
+    check_gating(translation, MOE_GGUF_SIGMOID);
+    check_scale(translation);
+    check_normalised(translation);
+    moe_gguf_set(translation, translation->config, "model_type", json_string("minimax_m2"), NULL);
+    moe_gguf_set(translation, translation->config, "scoring_func", json_string("sigmoid"), NULL);
+}
+
+
+static json_t *has_tensor(const moe_gguf_translation_t *t, const char *name)
+{
+    return json_boolean(moe_tensors_find(t->tensors, name) != NULL);
+}
+
+
+/* Of the models only some have biases or norms of queries and keys. */
+static void complete_glm4moe(moe_gguf_translation_t *translation)
+{
+    json_t *config = translation->config;
+
+    moe_gguf_default(translation, "rotary_dim", json_integer(check_heads(translation)),
+                     "rope.dimension_count");
+    check_gating(translation, MOE_GGUF_SIGMOID);
+    moe_gguf_count_layers(translation);
+    moe_gguf_drop_zero(translation, "routed_scaling_factor");
+    moe_gguf_set(translation, config, "model_type", json_string("glm4_moe"), NULL);
+    moe_gguf_set(translation, config, "attention_bias",
+                 has_tensor(translation, "model.layers.0.self_attn.q_proj.bias"), NULL);
+    moe_gguf_set(translation, config, "use_qk_norm",
+                 has_tensor(translation, "model.layers.0.self_attn.q_norm.weight"), NULL);
+}
+
+
+const moe_gguf_architecture_t moe_gguf_glm4moe = {
+    .architecture = "glm4moe", .keys = { glm4moe_keys, gqa_keys },
+    .tensors = { { glm4moe_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
+    .complete = complete_glm4moe
+};
+
 const moe_gguf_architecture_t moe_gguf_llama = {
     .architecture = "llama", .keys = { llama_keys, gqa_keys },
-    .tensors = { { mixtral_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
+    .tensors = { { block_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
     .complete = complete_llama
+};
+
+const moe_gguf_architecture_t moe_gguf_minimax_m2 = {
+    .architecture = "minimax-m2", .keys = { minimax_m2_keys, gqa_keys },
+    .tensors = { { block_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
+    .complete = complete_minimax_m2
 };
 
 const moe_gguf_architecture_t moe_gguf_olmoe = {

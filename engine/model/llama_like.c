@@ -83,7 +83,8 @@ static const char *const minimax_m2_keys[] = {
 };
 
 static const char *const glm4_moe_keys[] = {
-    COMMON_KEYS, MOE_SPARSE_KEYS, "attention_bias", "partial_rotary_factor", "use_qk_norm", NULL
+    COMMON_KEYS, MOE_SPARSE_KEYS, "attention_bias", "partial_rotary_factor", "rotary_dim",
+    "use_qk_norm", NULL
 };
 
 static const traits_t all_traits[] = {

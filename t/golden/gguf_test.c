@@ -143,7 +143,9 @@ static void test_formats(void **state)
 /* The switches that the demo model does not use. */
 static void test_tiny_logits(void **state)
 {
-    tiny_model_t models[3] = { tiny_model_v2(), tiny_model_v2(), tiny_model_defaults() };
+    tiny_model_t models[4] = {
+        tiny_model_v2(), tiny_model_v2(), tiny_model_defaults(), tiny_model_defaults()
+    };
 
     models[1].topk_method = "group_limited_greedy";
     models[1].groups = 4;
@@ -153,7 +155,10 @@ static void test_tiny_logits(void **state)
     models[2].tied = 1;
     models[2].yarn = 1;
     models[2].scale = 2.827;
-    for (size_t i = 0; i < 3; i++) {
+    models[3].model_type = "glm4_moe_lite";
+    models[3].groups = models[3].groups_kept = 1;
+    models[3].scale = 1.8;
+    for (size_t i = 0; i < 4; i++) {
         tiny_files_t files = tiny_model_make(&models[i]);
         char *directory = tiny_directory();
 
@@ -174,7 +179,9 @@ static void test_tiny_logits(void **state)
 /* Families with grouped queries, their numbers in all ways of packing. */
 static void test_grouped_queries(void **state)
 {
-    static const char *const families[] = { "olmoe", "mixtral", "qwen3_moe" };
+    static const char *const families[] = {
+        "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe"
+    };
     static const uint32_t types[] = { GGUF_F32, GGUF_F16, GGUF_BF16 };
     static const char *const dtypes[] = { "F32", "F16", "BF16" };
 
@@ -182,7 +189,10 @@ static void test_grouped_queries(void **state)
         for (int legacy = 0; legacy < 2; legacy++) {
             const size_t type = (i + (size_t) legacy) % 3;
             tiny_model_t options = tiny_model_gqa(families[i]);
-            const gguf_options_t gguf = { .type = types[type], .legacy = legacy };
+            const int glm = strcmp(families[i], "glm4_moe") == 0;
+            const gguf_options_t gguf = {
+                .type = types[type], .legacy = legacy, .prediction = glm && !legacy
+            };
             char *directory = tiny_directory();
             tiny_files_t files;
 
@@ -190,6 +200,8 @@ static void test_grouped_queries(void **state)
             options.normalise = strcmp(families[i], "olmoe") != 0;
             options.yarn = legacy;
             options.tied = legacy;
+            options.qk_norm = !glm || legacy;
+            options.biases = glm && legacy;
             files = tiny_model_make(&options);
             tiny_model_save(&files, directory);
             assert_true(compare(directory, &gguf, "/model.gguf") == 0);

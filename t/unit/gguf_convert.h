@@ -55,6 +55,13 @@ static inline int gguf_is(const gguf_conversion_t *c, const char *model_type)
 }
 
 
+/* Mixtral's names for the matrices of experts, which MiniMax took over. */
+static inline int gguf_has_blocks(const gguf_conversion_t *c)
+{
+    return gguf_is(c, "mixtral") || gguf_is(c, "minimax_m2");
+}
+
+
 /* "ARCHITECTURE.key", until the next call. */
 static inline const char *gguf_own(const gguf_conversion_t *c, const char *key)
 {
@@ -166,7 +173,7 @@ static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char
                                 const char *stored)
 {
     const uint32_t experts =
-        gguf_setting(c, gguf_is(c, "mixtral") ? "num_local_experts"
+        gguf_setting(c, gguf_has_blocks(c) ? "num_local_experts"
                         : gguf_setting(c, "n_routed_experts") ? "n_routed_experts" : "num_experts");
     uint64_t dims[3] = { 0, 0, experts };
     float *all = NULL, *values;
@@ -175,7 +182,7 @@ static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char
 
     for (uint32_t e = 0; e < experts; e++) {
         snprintf(text, sizeof(text), "model.layers.%u.%s.experts.%u.%s.weight", layer,
-                 gguf_is(c, "mixtral") ? "block_sparse_moe" : "mlp", e, name);
+                 gguf_has_blocks(c) ? "block_sparse_moe" : "mlp", e, name);
         values = gguf_values(c, text, &count);
         if (values == NULL) {
             return;
@@ -237,12 +244,16 @@ static inline void gguf_keys_and_values(gguf_conversion_t *c, uint32_t layer)
 
 static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
 {
-    static const char *const names[][2] = {
+    const char *const names[][2] = {
         { "input_layernorm.weight", "attn_norm.weight" },
-        { "post_attention_layernorm.weight", "ffn_norm.weight" },
+        { "post_attention_layernorm.weight",
+          gguf_is(c, "glm4_moe") ? "post_attention_norm.weight" : "ffn_norm.weight" },
         { "self_attn.q_proj.weight", "attn_q.weight" },
         { "self_attn.k_proj.weight", "attn_k.weight" },
         { "self_attn.v_proj.weight", "attn_v.weight" },
+        { "self_attn.q_proj.bias", "attn_q.bias" },
+        { "self_attn.k_proj.bias", "attn_k.bias" },
+        { "self_attn.v_proj.bias", "attn_v.bias" },
         { "self_attn.q_norm.weight", "attn_q_norm.weight" },
         { "self_attn.k_norm.weight", "attn_k_norm.weight" },
         { "self_attn.q_a_proj.weight", "attn_q_a.weight" },
@@ -256,6 +267,7 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
         { "mlp.down_proj.weight", "ffn_down.weight" },
         { "mlp.gate.weight", "ffn_gate_inp.weight" },
         { "block_sparse_moe.gate.weight", "ffn_gate_inp.weight" },
+        { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias" },
         { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias" },
         { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight" },
         { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight" },
@@ -275,9 +287,9 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
     } else {
         gguf_keys_and_values(c, layer);
     }
-    gguf_experts(c, layer, gguf_is(c, "mixtral") ? "w1" : "gate_proj", "ffn_gate");
-    gguf_experts(c, layer, gguf_is(c, "mixtral") ? "w3" : "up_proj", "ffn_up");
-    gguf_experts(c, layer, gguf_is(c, "mixtral") ? "w2" : "down_proj", "ffn_down");
+    gguf_experts(c, layer, gguf_has_blocks(c) ? "w1" : "gate_proj", "ffn_gate");
+    gguf_experts(c, layer, gguf_has_blocks(c) ? "w3" : "up_proj", "ffn_up");
+    gguf_experts(c, layer, gguf_has_blocks(c) ? "w2" : "down_proj", "ffn_down");
 }
 
 
@@ -323,6 +335,10 @@ static inline void gguf_sizes(gguf_conversion_t *c, gguf_writer_t *w)
             gguf_uint(w, gguf_own(c, keys[i][1]), gguf_setting(c, keys[i][0]));
         }
     }
+    if (gguf_is(c, "minimax_m2")) {
+        gguf_uint(w, gguf_own(c, "expert_feed_forward_length"),
+                  gguf_setting(c, "intermediate_size"));
+    }
     gguf_uint(w, gguf_own(c, "block_count"),
               gguf_setting(c, "num_hidden_layers") + (c->options->prediction != 0));
 }
@@ -348,6 +364,7 @@ static inline void gguf_mla_heads(gguf_conversion_t *c, gguf_writer_t *w)
 
 static inline void gguf_gqa_heads(gguf_conversion_t *c, gguf_writer_t *w)
 {
+    const json_t *share = json_object_get(c->config, "partial_rotary_factor");
     const uint32_t head = gguf_setting(c, "head_dim");
 
     gguf_uint(w, gguf_own(c, "attention.head_count_kv"), gguf_setting(c, "num_key_value_heads"));
@@ -355,7 +372,12 @@ static inline void gguf_gqa_heads(gguf_conversion_t *c, gguf_writer_t *w)
         gguf_uint(w, gguf_own(c, "attention.key_length"), head);
         gguf_uint(w, gguf_own(c, "attention.value_length"), head);
     }
-    if (!c->options->legacy) {
+    if (gguf_setting(c, "rotary_dim") > 0) {
+        gguf_uint(w, gguf_own(c, "rope.dimension_count"), gguf_setting(c, "rotary_dim"));
+    } else if (share != NULL) {
+        gguf_uint(w, gguf_own(c, "rope.dimension_count"),
+                  (uint32_t) (head * json_number_value(share)));
+    } else if (!c->options->legacy) {
         gguf_uint(w, gguf_own(c, "rope.dimension_count"), head);
     }
 }
@@ -366,6 +388,7 @@ static inline void gguf_numbers(gguf_conversion_t *c, gguf_writer_t *w)
     const json_t *config = c->config, *scaling = json_object_get(config, "rope_scaling");
     const char *scoring = json_string_value(json_object_get(config, "scoring_func"));
     const json_t *scale = json_object_get(config, "routed_scaling_factor");
+    const json_t *normalise = json_object_get(config, "norm_topk_prob");
 
     gguf_float(w, gguf_own(c, "attention.layer_norm_rms_epsilon"),
                (float) json_number_value(json_object_get(config, "rms_norm_eps")));
@@ -374,9 +397,10 @@ static inline void gguf_numbers(gguf_conversion_t *c, gguf_writer_t *w)
     if (scale != NULL) {
         gguf_float(w, gguf_own(c, "expert_weights_scale"), (float) json_number_value(scale));
     }
+    if (normalise != NULL && (scoring != NULL || gguf_is(c, "glm4_moe"))) {
+        gguf_bool(w, gguf_own(c, "expert_weights_norm"), json_is_true(normalise));
+    }
     if (scoring != NULL) {
-        gguf_bool(w, gguf_own(c, "expert_weights_norm"),
-                  json_is_true(json_object_get(config, "norm_topk_prob")));
         gguf_uint(w, gguf_own(c, "expert_gating_func"), strcmp(scoring, "sigmoid") == 0 ? 2 : 1);
     }
     if (json_is_object(scaling)) {
@@ -485,7 +509,9 @@ static inline const char *gguf_architecture(const char *model_type)
 {
     static const char *const architectures[][2] = {
         { "mixtral", "llama" }, { "olmoe", "olmoe" }, { "qwen3_moe", "qwen3moe" },
+        { "glm4_moe", "glm4moe" }, { "minimax_m2", "minimax-m2" },
         { "deepseek_v2", "deepseek2" }, { "deepseek_v3", "deepseek2" },
+        { "glm4_moe_lite", "deepseek2" },
     };
     size_t i = 0;
 

@@ -476,7 +476,7 @@ static void test_grouped_config(void **state)
         { "{\"llama.expert_count\": null}", "\"llama\" without experts" },
         { "{\"llama.expert_weights_norm\": false}", "llama.expert_weights_norm: false is not" },
         { "{\"llama.expert_weights_scale\": 2.5}", "llama.expert_weights_scale: 2.5 is not" },
-        { "{\"llama.expert_gating_func\": 2}", "llama.expert_gating_func: 2 is not within 0..1" },
+        { "{\"llama.expert_gating_func\": 2}", "llama.expert_gating_func: 2 is not" },
         { "{\"llama.rope.dimension_count\": 8}", "llama.rope.dimension_count: 8 is not within" },
         { "{\"llama.attention.value_length\": 8}", "llama.attention.value_length: 8 is not" },
         { "{\"llama.attention.key_length\": 15, \"llama.attention.value_length\": 15,"
@@ -500,6 +500,24 @@ static void test_grouped_config(void **state)
           "qwen3moe.expert_feed_forward_length: missing" },
         { "{\"qwen3moe.expert_shared_count\": 1}", "qwen3moe.expert_shared_count: unknown key" },
     };
+    static const config_case_t minimax[] = {
+        { "{}", "{\"model_type\": \"minimax_m2\", \"intermediate_size\": 32, \"rotary_dim\": 8,"
+          " \"num_local_experts\": 8, \"scoring_func\": \"sigmoid\"}" },
+        { "{\"minimax-m2.feed_forward_length\": 9, \"minimax-m2.expert_feed_forward_length\": 32}",
+          "{\"intermediate_size\": 32}" },
+        { "{\"minimax-m2.expert_gating_func\": 1}", "minimax-m2.expert_gating_func: 1 is not" },
+        { "{\"minimax-m2.expert_weights_norm\": false}", "expert_weights_norm: false is not" },
+        { "{\"minimax-m2.rope.dimension_count\": 17}", "rope.dimension_count: 17 is not within" },
+    };
+    static const config_case_t glm[] = {
+        { "{}", "{\"model_type\": \"glm4_moe\", \"rotary_dim\": 8, \"attention_bias\": true,"
+          " \"use_qk_norm\": true, \"num_hidden_layers\": 3, \"n_routed_experts\": 8,"
+          " \"n_shared_experts\": 1, \"first_k_dense_replace\": 1, \"norm_topk_prob\": true}" },
+        { "{\"glm4moe.rope.dimension_count\": null}", "{\"rotary_dim\": 16}" },
+        { "{\"glm4moe.expert_weights_scale\": 0.0}", "{\"routed_scaling_factor\": null}" },
+        { "{\"glm4moe.expert_gating_func\": 1}", "glm4moe.expert_gating_func: 1 is not" },
+        { "{\"glm4moe.rope.dimension_sections\": [8, 12, 12, 0]}", "unknown key" },
+    };
     tiny_model_t options = tiny_model_gqa("mixtral");
 
     check_configs(&options, llama, sizeof(llama) / sizeof(llama[0]));
@@ -507,6 +525,10 @@ static void test_grouped_config(void **state)
     check_configs(&options, olmoe, sizeof(olmoe) / sizeof(olmoe[0]));
     options = tiny_model_gqa("qwen3_moe");
     check_configs(&options, qwen3, sizeof(qwen3) / sizeof(qwen3[0]));
+    options = tiny_model_gqa("minimax_m2");
+    check_configs(&options, minimax, sizeof(minimax) / sizeof(minimax[0]));
+    options = tiny_model_gqa("glm4_moe");
+    check_configs(&options, glm, sizeof(glm) / sizeof(glm[0]));
 }
 
 
