@@ -61,7 +61,7 @@ static const char *const mixtral_keys[] = {
 };
 
 static const char *const qwen2_moe_keys[] = {
-    COMMON_KEYS, "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
+    COMMON_KEYS, "decoder_sparse_step", "layer_types", "max_window_layers", "mlp_only_layers",
     "moe_intermediate_size", "norm_topk_prob", "num_experts", "qkv_bias",
     "shared_expert_intermediate_size", "use_sliding_window", NULL
 };
@@ -145,8 +145,10 @@ static const traits_t *traits_of(const moe_family_t *family)
 /* A window that no sequence outgrows is none; Qwen's configs give one that they do not use. */
 static void refuse_windows(const settings_t *s, moe_config_t *config)
 {
-    const json_t *window = moe_config_get(config, "sliding_window");
+    const json_t *window = moe_config_get(config, "sliding_window"), *type;
+    const json_t *types = moe_config_get(config, "layer_types");
     const int used = moe_config_bool_or(config, "use_sliding_window", !s->traits->has_dense_layers);
+    size_t i;
 
     if (used && s->traits->has_dense_layers) {
         moe_config_fail(config, "use_sliding_window", "true is not supported");
@@ -154,6 +156,14 @@ static void refuse_windows(const settings_t *s, moe_config_t *config)
                && moe_config_uint(config, "sliding_window", 1, UINT32_MAX) < s->outline.context)
     {
         moe_config_fail(config, "sliding_window", "windows are not supported");
+    }
+    if (types != NULL && json_array_size(types) != s->outline.layers) {
+        moe_config_fail(config, "layer_types", "not an array of num_hidden_layers entries");
+    }
+    json_array_foreach(types, i, type) {
+        if (!json_is_string(type) || strcmp(json_string_value(type), "full_attention") != 0) {
+            moe_config_fail(config, "layer_types", "entry %zu is not full_attention", i);
+        }
     }
 }
 
