@@ -170,7 +170,7 @@ static moe_matrix_t *load_head(moe_forward_t *f, moe_loader_t *loader, moe_error
 {
     const moe_weight_t *embedding = &f->model->embedding, *head = &f->model->head;
     const int tied = head->tensor == embedding->tensor
-                     && head->row_offset == embedding->row_offset;
+                     && head->offset == embedding->offset;
 
     f->vocabulary = moe_split_of(&f->options.world, f->model->vocabulary, 1);
     if (!tied) {

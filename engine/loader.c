@@ -9,7 +9,7 @@
 static const char *weight_data(const moe_weight_t *weight)
 {
     return (const char *) weight->tensor->data
-           + moe_dtype_bytes(weight->tensor->dtype, weight->row_offset * weight->columns);
+           + moe_dtype_bytes(weight->tensor->dtype, weight->offset);
 }
 
 
@@ -22,8 +22,10 @@ uint64_t moe_weight_bytes(const moe_weight_t *weight)
 static moe_source_t weight_source(const moe_weight_t *weight)
 {
     return (moe_source_t) {
-        .data = weight_data(weight), .dtype = weight->tensor->dtype, .row_stride = weight->columns,
-        .column_stride = 1, .bias = weight->bias, .paired = weight->tensor->paired
+        .data = weight_data(weight), .dtype = weight->tensor->dtype,
+        .row_stride = weight->row_stride ? weight->row_stride : weight->columns,
+        .column_stride = weight->row_stride ? weight->column_stride : 1,
+        .bias = weight->bias, .paired = weight->tensor->paired
     };
 }
 
@@ -94,7 +96,7 @@ moe_matrix_t *moe_load_slices(moe_loader_t *loader, const moe_weight_t *weight, 
 
         sources[i] = whole;
         sources[i].data = (const char *) whole.data
-                          + moe_dtype_bytes(whole.dtype, row * weight->columns);
+                          + moe_dtype_bytes(whole.dtype, row * whole.row_stride);
         sources[i].bias = whole.bias ? whole.bias + row : NULL;
         if (transposed) {
             sources[i].row_stride = whole.column_stride;

@@ -95,13 +95,15 @@ extern const moe_ffn_names_t moe_usual_names;   /* gate_proj, up_proj, down_proj
 int moe_model_take_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn, const char *prefix,
                        const moe_ffn_names_t *names);
 
-/* The same for all experts of a block: block->router.experts of block->width.  0 or -1. */
+/* The same for all experts of a block: block->router.experts of block->width; or "PREFIXgate_up_proj"
+ * and "PREFIXdown_proj" of all of them, as newer writers store experts.  0 or -1. */
 int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
                          const char *prefix, const moe_ffn_names_t *names);
 
-/* Reads generation_config.json and collects the EOS ids; model->vocabulary must be set. */
+/* Reads generation_config.json and collects the EOS ids, of the config and of what it is a part of,
+ * too; model->vocabulary must be set. */
 int moe_model_read_generation(moe_model_t *model, const char *directory, moe_config_t *config,
-                              moe_error_t *error);
+                              moe_config_t *outer, moe_error_t *error);
 
 /* The same from the metadata of the GGUF file `where`. */
 int moe_model_read_gguf_generation(moe_model_t *model, const json_t *metadata, const char *where,

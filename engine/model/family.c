@@ -39,13 +39,63 @@ static const char *const neutral_keys[] = {
 };
 
 
+/* Models of several kinds of input, and their keys that say nothing of the language model. */
+static const char *const wrappers[] = { "kimi_k25", NULL };
+
+static const char *const wrapper_keys[] = {
+    "ignore_index", "media_placeholder_token_id", "text_config", "tie_word_embeddings",
+    "use_unified_vision_chunk", "video_placeholder", "vision_config", NULL
+};
+
+
+static void refuse_quantised(moe_config_t *config)
+{
+    const json_t *quantization = moe_config_get(config, "quantization_config");
+    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
+
+    if (quantization != NULL) {
+        moe_config_fail(config, "quantization_config", "weights quantised by \"%.64s\" are not "
+                        "supported", method != NULL ? method : "an unnamed method");
+    }
+}
+
+
+int moe_family_enter_text(moe_config_t *config)
+{
+    const char *const *wrapper = wrappers;
+    moe_config_t text, read = *config;
+    const char *model_type = moe_config_string_or(&read, "model_type", "");
+    int tied;
+
+    while (*wrapper != NULL && strcmp(*wrapper, model_type) != 0) {
+        wrapper++;
+    }
+    if (*wrapper == NULL) {
+        return 0;
+    }
+    refuse_quantised(&read);
+    moe_config_check_keys(&read, wrapper_keys, neutral_keys);
+    if (moe_config_get(&read, "text_config") == NULL) {
+        moe_config_fail(&read, "text_config", "missing");
+    }
+    text = moe_config_object(&read, "text_config");
+    tied = moe_config_bool_or(&text, "tie_word_embeddings", 0);
+    if (moe_config_bool_or(&read, "tie_word_embeddings", tied) != tied) {
+        moe_config_fail(&read, "tie_word_embeddings", "not as in text_config");
+    }
+    if (read.failed || text.failed) {
+        return -1;
+    }
+    *config = text;
+    return 1;
+}
+
+
 const moe_family_t *moe_family_find(const moe_config_t *config)
 {
     moe_config_t read = *config;
     const char *model_type = moe_config_string_or(&read, "model_type", NULL);
     const moe_family_t *family = NULL;
-    const json_t *quantization;
-    const char *method;
 
     if (model_type == NULL) {
         moe_config_fail(&read, "model_type", "missing");
@@ -60,12 +110,7 @@ const moe_family_t *moe_family_find(const moe_config_t *config)
         moe_config_fail(&read, "model_type", "\"%.64s\" is not a supported family", model_type);
         return NULL;
     }
-    quantization = moe_config_get(&read, "quantization_config");
-    if (quantization != NULL) {
-        method = json_string_value(json_object_get(quantization, "quant_method"));
-        moe_config_fail(&read, "quantization_config", "weights quantised by \"%.64s\" are not "
-                        "supported", method != NULL ? method : "an unnamed method");
-    }
+    refuse_quantised(&read);
     moe_config_check_keys(&read, family->known_keys, neutral_keys);
     return read.failed ? NULL : family;
 }

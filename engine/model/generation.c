@@ -182,14 +182,15 @@ static int read_tokenizer_files(moe_model_t *model, const char *directory, moe_e
 
 
 int moe_model_read_generation(moe_model_t *model, const char *directory, moe_config_t *config,
-                              moe_error_t *error)
+                              moe_config_t *outer, moe_error_t *error)
 {
     model->eos_ids = moe_model_allocate(model, EOS_LIMIT, sizeof(*model->eos_ids), error);
     if (model->eos_ids == NULL || read_generation_file(model, directory, error) != 0) {
         return -1;
     }
     read_eos(model, config);
-    return config->failed ? -1 : read_tokenizer_files(model, directory, error);
+    read_eos(model, outer);
+    return config->failed || outer->failed ? -1 : read_tokenizer_files(model, directory, error);
 }
 
 

@@ -106,7 +106,7 @@ int moe_model_take_experts(moe_model_t *model, moe_error_t *error, moe_weight_t 
     for (uint32_t i = 0; i < count; i++) {
         *weight_at(first, step, i) = (moe_weight_t) {
             .tensor = all.tensor, .rows = rows, .columns = columns,
-            .row_offset = (uint64_t) i * rows
+            .offset = (uint64_t) i * rows * columns
         };
     }
     return 0;
@@ -166,6 +166,7 @@ int moe_model_take_bias(moe_model_t *model, moe_error_t *error, moe_weight_t *we
 typedef struct {
     moe_config_t config;
     json_t *object, *names, *metadata;  /* owned; metadata NULL: a directory */
+    moe_config_t outer;                 /* what `config` is a part of; object NULL: it is all */
     moe_tensors_t *tensors;             /* owned until a model takes it */
     const moe_family_t *family;
     char where[NAME_MAX + sizeof("/config.json")];
@@ -220,7 +221,16 @@ static int open_directory(source_t *source, const char *directory, moe_error_t *
     source->config = (moe_config_t) {
         .object = source->object, .where = source->where, .error = error
     };
-    return source->object != NULL ? 0 : -1;
+    source->outer = source->config;
+    switch (source->object != NULL ? moe_family_enter_text(&source->config) : -1) {
+    case 0:
+        source->outer.object = NULL;
+        return 0;
+    case 1:
+        return 0;
+    default:
+        return -1;
+    }
 }
 
 
@@ -245,6 +255,9 @@ static int open_source(source_t *source, moe_model_t *model, const char *path, m
     if (source->tensors == NULL) {
         source->tensors = moe_tensors_open(path, error);
     }
+    if (source->tensors != NULL && source->outer.object != NULL) {
+        moe_tensors_enter_text(source->tensors);
+    }
     return source->tensors != NULL ? 0 : -1;
 }
 
@@ -263,7 +276,7 @@ static int build_model(moe_model_t *model, source_t *source, const char *path, m
     }
     return source->metadata != NULL
            ? moe_model_read_gguf_generation(model, source->metadata, source->config.where, error)
-           : moe_model_read_generation(model, path, &source->config, error);
+           : moe_model_read_generation(model, path, &source->config, &source->outer, error);
 }
 
 

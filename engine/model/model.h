@@ -13,8 +13,8 @@
 typedef struct {
     const moe_tensor_t *tensor;
     uint32_t rows, columns;
-    uint64_t row_offset;                /* first row inside the tensor (slices of kv_b_proj, experts
-                                         * of a tensor that holds all) */
+    uint64_t offset;                    /* element that it begins with, in a tensor of several */
+    uint32_t row_stride, column_stride; /* in elements; 0: rows lie one behind the other */
     const float *bias;                  /* [rows], added to what the rows give; owned by the model;
                                          * NULL: none */
 } moe_weight_t;
@@ -185,6 +185,10 @@ struct moe_family_s {
 };
 
 extern const moe_family_t *const moe_families[];        /* NULL-terminated */
+
+/* Where the config is that of a model of several kinds of input, it becomes that of its language
+ * model, and its own keys are checked: 1.  0: it stays as it is.  -1 with MOE_BAD_MODEL. */
+int moe_family_enter_text(moe_config_t *config);
 
 /* The family of the config's model_type, after its keys were checked.  NULL with MOE_BAD_MODEL. */
 const moe_family_t *moe_family_find(const moe_config_t *config);

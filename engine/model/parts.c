@@ -5,6 +5,9 @@
 
 #include "engine/model/build.h"
 
+#define FUSED_UP "gate_up_proj"
+#define FUSED_DOWN "down_proj"
+
 const moe_ffn_names_t moe_usual_names = {
     "gate_proj.weight", "up_proj.weight", "down_proj.weight"
 };
@@ -104,12 +107,62 @@ int moe_model_take_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn, c
 }
 
 
+static int has_shape(const moe_model_t *model, const char *prefix, const char *name, uint32_t first,
+                     uint32_t second, uint32_t third)
+{
+    const moe_tensor_t *tensor;
+    char full[160];
+
+    snprintf(full, sizeof(full), "%s%s", prefix, name);
+    tensor = moe_tensors_find(model->tensors, full);
+    return tensor != NULL && tensor->n_dims == 3 && tensor->shape[0] == first
+           && tensor->shape[1] == second && tensor->shape[2] == third;
+}
+
+
+/* All experts in two tensors, each one's gate before its up: [experts, 2 width, H] and
+ * [experts, H, width], or each expert transposed.  One of the two always tells. */
+static int take_fused(moe_model_t *model, moe_error_t *error, moe_block_t *block,
+                      const char *prefix)
+{
+    const uint32_t hidden = model->hidden, width = block->width, experts = block->router.experts;
+    const int turned = has_shape(model, prefix, FUSED_UP, experts, hidden, 2 * width)
+                       && has_shape(model, prefix, FUSED_DOWN, experts, width, hidden);
+    const uint64_t size = (uint64_t) width * hidden;
+    moe_weight_t up, down;
+
+    if (moe_model_take_parts(model, error, &up, experts, turned ? hidden : 2 * width,
+                             turned ? 2 * width : hidden, "%s" FUSED_UP, prefix) != 0
+        || moe_model_take_parts(model, error, &down, experts, turned ? width : hidden,
+                                turned ? hidden : width, "%s" FUSED_DOWN, prefix) != 0)
+    {
+        return -1;
+    }
+    for (uint32_t e = 0; e < experts; e++) {
+        moe_ffn_t *expert = &block->experts[e];
+
+        expert->gate = (moe_weight_t) {
+            .tensor = up.tensor, .rows = width, .columns = hidden, .offset = 2 * size * e,
+            .row_stride = turned ? 1 : hidden, .column_stride = turned ? 2 * width : 1
+        };
+        expert->up = expert->gate;
+        expert->up.offset += turned ? width : size;
+        expert->down = (moe_weight_t) {
+            .tensor = down.tensor, .rows = hidden, .columns = width, .offset = size * e,
+            .row_stride = turned ? 1 : width, .column_stride = turned ? hidden : 1
+        };
+    }
+    return 0;
+}
+
+
 int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
                          const char *prefix, const moe_ffn_names_t *names)
 {
     const uint32_t hidden = model->hidden, width = block->width, experts = block->router.experts;
     const size_t step = sizeof(moe_ffn_t);
     moe_ffn_t *first;
+    char fused[160];
 
     first = moe_model_allocate(model, experts, sizeof(moe_ffn_t), error);
     if (first == NULL) {
@@ -118,6 +171,10 @@ int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *bl
     block->experts = first;
     for (uint32_t e = 0; e < experts; e++) {
         first[e].width = width;
+    }
+    snprintf(fused, sizeof(fused), "%s" FUSED_UP, prefix);
+    if (moe_tensors_find(model->tensors, fused) != NULL) {
+        return take_fused(model, error, block, prefix);
     }
     return moe_model_take_experts(model, error, &first->gate, step, experts, width, hidden, prefix,
                                   names->gate)

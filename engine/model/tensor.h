@@ -64,6 +64,10 @@ typedef struct {
 
 void moe_tensors_translate(moe_tensors_t *tensors, const moe_tensor_names_t *names);
 
+/* The set is that of a model of several kinds of input: names mean those of its language model, and
+ * the tensors of its other parts are marked as known though not used. */
+void moe_tensors_enter_text(moe_tensors_t *tensors);
+
 /* 1 when a layer's experts lie in one tensor [experts, rows, columns], as in most GGUF files: not
  * where there is a tensor `single`, the first expert's own. */
 int moe_tensors_merges_experts(const moe_tensors_t *tensors, const char *single);

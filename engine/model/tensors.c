@@ -21,6 +21,8 @@
 
 #define SINGLE_FILE "model.safetensors"
 #define INDEX_FILE "model.safetensors.index.json"
+#define MODEL "model."
+#define LANGUAGE "language_model."
 #define SHARDS_LIMIT 4096u
 #define NAME_SIZE 256
 #define DIGITS "0123456789"
@@ -32,7 +34,9 @@ typedef struct {
 
 struct moe_tensors_s {
     const char *source;
-    const moe_tensor_names_t *names;    /* NULL: the files' names are those that are asked for */
+    const moe_tensor_names_t *names;    /* NULL: the files' names are those that are asked for ... */
+    const char *model, *beside;         /* ... but for these before what follows "model.", and before
+                                         * other names; NULL: nothing */
     shard_t *shards;            /* sorted by name */
     uint32_t n_shards;
     moe_tensor_list_t list;     /* sorted by name */
@@ -135,6 +139,13 @@ static const char *translate(const moe_tensors_t *tensors, const char *name, cha
     char stored[NAME_SIZE] = "";
     size_t digits;
 
+    if (tensors->model != NULL) {
+        const int inside = strncmp(name, MODEL, strlen(MODEL)) == 0;
+
+        snprintf(text, NAME_SIZE, "%s%s", inside ? tensors->model : tensors->beside,
+                 inside ? name + strlen(MODEL) : name);
+        return text;
+    }
     if (tensors->names == NULL) {
         return name;
     }
@@ -583,18 +594,43 @@ const moe_tensor_t *moe_tensors_find(const moe_tensors_t *tensors, const char *n
 }
 
 
-void moe_tensors_ignore(moe_tensors_t *tensors, const char *prefix)
+static void ignore_stored(moe_tensors_t *tensors, const char *prefix)
 {
-    char text[NAME_SIZE];
-    size_t length;
+    const size_t length = strlen(prefix);
 
-    prefix = translate(tensors, prefix, text);
-    length = strlen(prefix);
     for (size_t i = lower_bound(tensors, prefix); i < tensors->list.count; i++) {
         if (strncmp(tensors->list.entries[i].tensor.name, prefix, length) != 0) {
             break;
         }
         tensors->list.entries[i].used = 1;
+    }
+}
+
+
+void moe_tensors_ignore(moe_tensors_t *tensors, const char *prefix)
+{
+    char text[NAME_SIZE];
+
+    ignore_stored(tensors, translate(tensors, prefix, text));
+}
+
+
+/* Two forms are in use, of which the newer keeps the head outside. */
+void moe_tensors_enter_text(moe_tensors_t *tensors)
+{
+    static const char *const others[] = {
+        "audio_tower.", "mm_projector.", "multi_modal_projector.", "vision_model.",
+        "vision_tower.", "visual."
+    };
+    const int newer = find(tensors, MODEL LANGUAGE "embed_tokens.weight") != NULL;
+    char inside[64];
+
+    tensors->model = newer ? MODEL LANGUAGE : LANGUAGE MODEL;
+    tensors->beside = newer ? "" : LANGUAGE;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        ignore_stored(tensors, others[i]);
+        snprintf(inside, sizeof(inside), MODEL "%s", others[i]);
+        ignore_stored(tensors, inside);
     }
 }
 
