@@ -80,10 +80,6 @@ int moe_model_take_bias(moe_model_t *model, moe_error_t *error, moe_weight_t *we
 int moe_model_take_norms(moe_model_t *model, moe_layer_t *layer, const char *prefix,
                          moe_error_t *error);
 
-/* Takes a matrix of one row, [1, columns] or [columns].  0 or -1. */
-int moe_model_take_row(moe_model_t *model, moe_error_t *error, moe_weight_t *weight,
-                       uint32_t columns, const char *name);
-
 /* What the matrices of a feed-forward network are called. */
 typedef struct {
     const char *gate, *up, *down;

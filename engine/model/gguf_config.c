@@ -11,6 +11,7 @@ static const moe_gguf_architecture_t *const architectures[] = {
     &moe_gguf_llama,
     &moe_gguf_minimax_m2,
     &moe_gguf_olmoe,
+    &moe_gguf_qwen2moe,
     &moe_gguf_qwen3moe,
     NULL
 };

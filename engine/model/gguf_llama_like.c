@@ -34,6 +34,16 @@ static const moe_gguf_key_t olmoe_keys[] = {
     { NULL, NULL }
 };
 
+static const moe_gguf_key_t qwen2moe_keys[] = {
+    { "expert_count", "num_experts" },
+    { "expert_feed_forward_length", "moe_intermediate_size" },
+    { "expert_shared_feed_forward_length", "shared_expert_intermediate_size" },
+    { "expert_weights_norm", "norm_topk_prob" },
+    { "expert_weights_scale", NULL },
+    { "rope.dimension_count", NULL },
+    { NULL, NULL }
+};
+
 static const moe_gguf_key_t qwen3moe_keys[] = {
     { "expert_count", "num_experts" },
     { "expert_feed_forward_length", "moe_intermediate_size" },
@@ -75,6 +85,14 @@ static const moe_tensor_name_t block_in_layer[] = {
     { "block_sparse_moe.experts.*.w1.weight", "ffn_gate.*.weight" },
     { "block_sparse_moe.experts.*.w2.weight", "ffn_down.*.weight" },
     { "block_sparse_moe.experts.*.w3.weight", "ffn_up.*.weight" },
+    { NULL, NULL }
+};
+
+static const moe_tensor_name_t qwen2moe_in_layer[] = {
+    { "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight" },
+    { "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight" },
+    { "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight" },
+    { "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight" },
     { NULL, NULL }
 };
 
@@ -157,6 +175,20 @@ static void complete_olmoe(moe_gguf_translation_t *translation)
 {
     complete_softmax(translation, "olmoe", 0);
     moe_gguf_drop_zero(translation, "clip_qkv");
+}
+
+
+/* The first files give the width of the shared expert only: the chosen ones together have it. */
+static void complete_qwen2moe(moe_gguf_translation_t *translation)
+{
+    const uint32_t width = moe_gguf_uint(translation, "feed_forward_length", 1, MOE_WIDTH_LIMIT);
+    const uint32_t chosen = moe_gguf_uint(translation, "expert_used_count", 1, MOE_EXPERTS_LIMIT);
+
+    complete_softmax(translation, "qwen2_moe", 0);
+    moe_gguf_default(translation, "moe_intermediate_size", json_integer(width / chosen),
+                     "expert_feed_forward_length");
+    moe_gguf_default(translation, "shared_expert_intermediate_size", json_integer(width),
+                     "expert_shared_feed_forward_length");
 }
 
 
@@ -249,6 +281,12 @@ const moe_gguf_architecture_t moe_gguf_minimax_m2 = {
 const moe_gguf_architecture_t moe_gguf_olmoe = {
     .architecture = "olmoe", .keys = { olmoe_keys, gqa_keys },
     .tensors = { { moe_gguf_in_layer }, moe_gguf_outside }, .complete = complete_olmoe
+};
+
+const moe_gguf_architecture_t moe_gguf_qwen2moe = {
+    .architecture = "qwen2moe", .keys = { qwen2moe_keys, gqa_keys },
+    .tensors = { { qwen2moe_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
+    .complete = complete_qwen2moe
 };
 
 const moe_gguf_architecture_t moe_gguf_qwen3moe = {

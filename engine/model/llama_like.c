@@ -402,8 +402,8 @@ static int take_block(moe_model_t *model, moe_block_t *block, const traits_t *tr
     if (moe_model_take_ffn(model, error, &block->shared, name, &moe_usual_names) != 0) {
         return -1;
     }
-    snprintf(name, sizeof(name), "%sshared_expert_gate.weight", prefix);
-    return moe_model_take_row(model, error, &block->shared_gate, model->hidden, name);
+    return moe_model_take_weight(model, error, &block->shared_gate, 1, model->hidden,
+                                 "%sshared_expert_gate.weight", prefix);
 }
 
 

@@ -77,22 +77,6 @@ int moe_model_take_norms(moe_model_t *model, moe_layer_t *layer, const char *pre
 }
 
 
-int moe_model_take_row(moe_model_t *model, moe_error_t *error, moe_weight_t *weight,
-                       uint32_t columns, const char *name)
-{
-    const moe_tensor_t *tensor = moe_tensors_find(model->tensors, name);
-    const uint64_t flat[1] = { columns };
-
-    if (tensor == NULL || tensor->n_dims != 1) {
-        return moe_model_take_weight(model, error, weight, 1, columns, "%s", name);
-    }
-    *weight = (moe_weight_t) { .rows = 1, .columns = columns };
-    weight->tensor = moe_tensors_take(model->tensors, error, 1, flat, "%s", name);
-    model->parameters += columns;
-    return weight->tensor != NULL ? 0 : -1;
-}
-
-
 int moe_model_take_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn, const char *prefix,
                        const moe_ffn_names_t *names)
 {

@@ -163,7 +163,8 @@ static inline void gguf_copy(gguf_conversion_t *c, const char *name, const char 
         if (gguf_is(c, "mixtral") && (strstr(stored, "attn_q.") || strstr(stored, "attn_k."))) {
             gguf_pair_rows(c, values, dims[1], dims[0]);
         }
-        gguf_add(c, stored, plain ? GGUF_F32 : c->options->type, tensor->n_dims, dims, values);
+        gguf_add(c, stored, plain ? GGUF_F32 : c->options->type,
+                 dims[1] > 1 ? tensor->n_dims : 1, dims, values);
     }
     free(values);
 }
@@ -269,6 +270,10 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
         { "block_sparse_moe.gate.weight", "ffn_gate_inp.weight" },
         { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias" },
         { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias" },
+        { "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight" },
+        { "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight" },
+        { "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight" },
+        { "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight" },
         { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight" },
         { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight" },
         { "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight" },
@@ -325,6 +330,7 @@ static inline void gguf_sizes(gguf_conversion_t *c, gguf_writer_t *w)
         { "num_experts", "expert_count" },
         { "num_local_experts", "expert_count" },
         { "n_shared_experts", "expert_shared_count" },
+        { "shared_expert_intermediate_size", "expert_shared_feed_forward_length" },
         { "qk_rope_head_dim", "rope.dimension_count" },
         { "n_group", "expert_group_count" },
         { "topk_group", "expert_group_used_count" },
@@ -508,7 +514,8 @@ static inline void gguf_save_parts(const gguf_conversion_t *c, const char *path)
 static inline const char *gguf_architecture(const char *model_type)
 {
     static const char *const architectures[][2] = {
-        { "mixtral", "llama" }, { "olmoe", "olmoe" }, { "qwen3_moe", "qwen3moe" },
+        { "mixtral", "llama" }, { "olmoe", "olmoe" }, { "qwen2_moe", "qwen2moe" },
+        { "qwen3_moe", "qwen3moe" },
         { "glm4_moe", "glm4moe" }, { "minimax_m2", "minimax-m2" },
         { "deepseek_v2", "deepseek2" }, { "deepseek_v3", "deepseek2" },
         { "glm4_moe_lite", "deepseek2" },

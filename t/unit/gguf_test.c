@@ -493,6 +493,15 @@ static void test_grouped_config(void **state)
         { "{\"olmoe.attention.clamp_kqv\": 8.0}", "olmoe.attention.clamp_kqv: clipping is not" },
         { "{\"olmoe.feed_forward_length\": null}", "olmoe.feed_forward_length: missing" },
     };
+    static const config_case_t qwen2[] = {
+        { "{}", "{\"model_type\": \"qwen2_moe\", \"norm_topk_prob\": false, \"num_experts\": 8,"
+          " \"moe_intermediate_size\": 32, \"shared_expert_intermediate_size\": 64}" },
+        { "{\"qwen2moe.expert_feed_forward_length\": null, \"qwen2moe.feed_forward_length\": 96,"
+          " \"qwen2moe.expert_shared_feed_forward_length\": null}",
+          "{\"moe_intermediate_size\": 32, \"shared_expert_intermediate_size\": 96}" },
+        { "{\"qwen2moe.feed_forward_length\": 2, \"qwen2moe.expert_feed_forward_length\": null}",
+          "qwen2moe.expert_feed_forward_length: 0 is not within" },
+    };
     static const config_case_t qwen3[] = {
         { "{}", "{\"model_type\": \"qwen3_moe\", \"norm_topk_prob\": true, \"num_experts\": 8,"
           " \"moe_intermediate_size\": 32}" },
@@ -523,6 +532,8 @@ static void test_grouped_config(void **state)
     check_configs(&options, llama, sizeof(llama) / sizeof(llama[0]));
     options = tiny_model_gqa("olmoe");
     check_configs(&options, olmoe, sizeof(olmoe) / sizeof(olmoe[0]));
+    options = tiny_model_gqa("qwen2_moe");
+    check_configs(&options, qwen2, sizeof(qwen2) / sizeof(qwen2[0]));
     options = tiny_model_gqa("qwen3_moe");
     check_configs(&options, qwen3, sizeof(qwen3) / sizeof(qwen3[0]));
     options = tiny_model_gqa("minimax_m2");
