@@ -177,7 +177,13 @@ load: $(BUILD)/load
 $(BUILD)/load: $(LOAD_OBJECTS) $(LIBRARY)
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lssl -o $@
 
-bench: all load
+# What t/bench/NAME.pl measures by itself is in NAME.c.
+BENCH_PROGRAMS := $(patsubst t/bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard t/bench/*.c)))
+$(BUILD)/bench/%: $(BUILD)/t/bench/%.o $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+bench: all load $(BENCH_PROGRAMS)
 	@for b in $(sort $(wildcard t/bench/*.pl)); do echo "== $$b"; perl -It/lib $$b || exit 1; done
 
 install: all

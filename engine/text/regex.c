@@ -21,6 +21,9 @@
 #define CLASS_DEPTH_LIMIT 8u
 #define HEAP_LIMIT_KIB (256u << 10)
 #define MATCH_LIMIT 20000000u
+#define DEPTH_LIMIT 1000000u
+#define JIT_STACK_START ((size_t) 32 << 10)
+#define JIT_STACK_LIMIT ((size_t) 8 << 20)
 #define LAST_CODE_POINT 0x10ffffu
 
 /* Insides of classes. */
@@ -39,6 +42,7 @@ struct moe_regex_s {
 struct moe_matcher_s {
     pcre2_match_data *data;
     pcre2_match_context *context;
+    pcre2_jit_stack *stack;
 };
 
 typedef struct {
@@ -427,14 +431,19 @@ moe_matcher_t *moe_matcher_create(moe_error_t *error)
     if (matcher != NULL) {
         matcher->data = pcre2_match_data_create(1, NULL);
         matcher->context = pcre2_match_context_create(NULL);
+        matcher->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_LIMIT, NULL);
     }
-    if (matcher == NULL || matcher->data == NULL || matcher->context == NULL) {
+    if (matcher == NULL || matcher->data == NULL || matcher->context == NULL
+        || matcher->stack == NULL)
+    {
         moe_fail(error, MOE_LIMIT, "out of memory for a regex match");
         moe_matcher_free(matcher);
         return NULL;
     }
     pcre2_set_match_limit(matcher->context, MATCH_LIMIT);
+    pcre2_set_depth_limit(matcher->context, DEPTH_LIMIT);
     pcre2_set_heap_limit(matcher->context, HEAP_LIMIT_KIB);
+    pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
     return matcher;
 }
 
@@ -444,6 +453,7 @@ void moe_matcher_free(moe_matcher_t *matcher)
     if (matcher != NULL) {
         pcre2_match_data_free(matcher->data);
         pcre2_match_context_free(matcher->context);
+        pcre2_jit_stack_free(matcher->stack);
         free(matcher);
     }
 }

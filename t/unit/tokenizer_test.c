@@ -852,6 +852,46 @@ static void normalizers(void **state)
 }
 
 
+/* A group for each letter needs memory for each; what would take for ever is an error. */
+static void regex_limits(void **state)
+{
+    enum { SIZE = 300000 };
+    static const struct {
+        const char *pattern;
+        size_t size;
+        const char *message;            /* NULL: all but the last letter match */
+    } rows[] = {
+        { "(?:(?!x)[a-z])+", SIZE, NULL },
+        { "(?:(?!x)[a-z])*+", SIZE, NULL },
+        { "(?:a|aa|aaa)+$", 100, "text cannot be split into words: match limit exceeded" },
+    };
+    char *text = malloc(SIZE + 1);
+
+    assert_non_null(text);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        moe_error_t error;
+        moe_matcher_t *matcher = moe_matcher_create(&error);
+        moe_regex_t *regex = moe_regex_create(rows[i].pattern, strlen(rows[i].pattern), &error);
+        size_t start, end;
+        int rc;
+
+        memset(text, 'a', rows[i].size);
+        text[rows[i].size] = 'x';
+        rc = moe_regex_find(regex, matcher, text, rows[i].size + 1, 0, &start, &end, &error);
+        assert_int_equal(rc, rows[i].message == NULL ? 1 : -1);
+        if (rows[i].message == NULL) {
+            assert_true(start == 0 && end == rows[i].size);
+        } else {
+            assert_int_equal(error.code, MOE_LIMIT);
+            assert_string_equal(error.message, rows[i].message);
+        }
+        moe_regex_free(regex);
+        moe_matcher_free(matcher);
+    }
+    free(text);
+}
+
+
 /* Nothing is quadratic: at 300 KB each of these would take minutes. */
 static void long_texts(void **state)
 {
@@ -911,6 +951,7 @@ int main(void)
         cmocka_unit_test(sentence_piece),
         cmocka_unit_test(added_token_flags),
         cmocka_unit_test(normalizers),
+        cmocka_unit_test(regex_limits),
         cmocka_unit_test(long_texts),
     };
 
