@@ -68,8 +68,8 @@ static const char *const qwen2_moe_keys[] = {
 
 static const char *const qwen3_moe_keys[] = {
     COMMON_KEYS, "attention_bias", "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
-    "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_local_experts",
-    "use_sliding_window", NULL
+    "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_local_experts", "qkv_bias",
+    "shared_expert_intermediate_size", "use_qk_norm", "use_sliding_window", NULL
 };
 
 /* Keys of the networks before it and of its draft layers say nothing of M2 itself. */
@@ -112,8 +112,9 @@ static const traits_t all_traits[] = {
         .family = &moe_family_qwen3_moe, .experts_key = "num_experts",
         .width_key = "moe_intermediate_size", .block = "mlp",
         .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
-        .norm = MOE_QK_NORM_HEAD, .bias_key = "attention_bias", .output_bias = 1,
-        .norm_eps = 1e-6, .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1
+        .norm = MOE_QK_NORM_HEAD, .norm_key = "use_qk_norm", .norm_otherwise = 1,
+        .bias_key = "attention_bias", .output_bias = 1, .norm_eps = 1e-6,
+        .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1
     },
     {
         .family = &moe_family_minimax_m2, .experts_key = "num_local_experts",
@@ -271,6 +272,19 @@ static void refuse_hybrids(const settings_t *s, moe_config_t *config)
 }
 
 
+/* Configs of Qwen3-Coder still have keys of Qwen2-MoE, for what there is no more. */
+static void refuse_forerunners(const settings_t *s, moe_config_t *config)
+{
+    if (s->traits->has_shared) {
+        return;
+    }
+    moe_config_uint_or(config, "shared_expert_intermediate_size", 0, 0, 0);
+    if (moe_config_bool_or(config, "qkv_bias", 0)) {
+        moe_config_fail(config, "qkv_bias", "true is not supported here, see attention_bias");
+    }
+}
+
+
 static void read_dense_layers(settings_t *s, moe_config_t *config)
 {
     const json_t *index;
@@ -329,6 +343,7 @@ static int read_settings(settings_t *s, const moe_family_t *family, const moe_co
         read_router(s, &config);
         read_dense_layers(s, &config);
         refuse_hybrids(s, &config);
+        refuse_forerunners(s, &config);
     }
     return config.failed ? -1 : 0;
 }

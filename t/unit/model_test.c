@@ -443,7 +443,10 @@ static void test_damaged_grouped_configs(void **state)
         { "{\"mlp_only_layers\": [3]}", NULL, "mlp_only_layers: entry 0 is no layer" },
         { "{\"mlp_only_layers\": [1]}", NULL, "layers.1.mlp.gate_proj.weight: missing" },
         { "{\"decoder_sparse_step\": 2}", NULL, "layers.0.mlp.gate_proj.weight: missing" },
-        { "{\"shared_expert_intermediate_size\": 8}", NULL, "unknown key" },
+        { "{\"shared_expert_intermediate_size\": 8}", NULL,
+          "shared_expert_intermediate_size: 8 is not within 0..0" },
+        { "{\"qkv_bias\": true}", NULL, "qkv_bias: true is not supported here" },
+        { "{\"use_qk_norm\": false}", NULL, "k_norm.weight: not part of this model" },
         { "{\"num_local_experts\": 4}", NULL, "num_local_experts: 4 is not within 8..8" },
         { NULL, "moe_intermediate_size", "moe_intermediate_size: missing" },
     };
