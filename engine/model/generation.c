@@ -14,6 +14,10 @@
 #define GENERATION_FILE "generation_config.json"
 #define EOS_LIMIT 64u
 
+/* tokenizer.ggml.token_type */
+#define CONTROL 3
+#define USER_DEFINED 4
+
 
 static void add_eos(moe_model_t *model, moe_config_t *config, uint32_t id)
 {
@@ -202,6 +206,44 @@ static void set_named(json_t *object, json_t *names, const json_t *metadata, con
 }
 
 
+/* What ends answers in some family; after the first one, which ends a message, an answer goes on
+ * where there are the two behind it (gpt-oss). */
+static const char *const ends[] = {
+    "<|end|>", "<|return|>", "<|call|>", "</s>", "<EOT>", "<eos>", "<end_of_turn>",
+    "<end_of_utterance>", "<turn|>", "<|calls|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>",
+    "<|eot_id|>", "<|flush|>", "<|im_end|>", "<|tool_response>", "[EOS]", "[EOT]", "[e~[", "_<EOT>",
+    "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
+};
+
+#define N_ENDS (sizeof(ends) / sizeof(ends[0]))
+
+
+/* Files often name only one of the tokens that end an answer: the others are known by their texts,
+ * as llama.cpp knows them. */
+static void add_known_eos(moe_model_t *model, moe_config_t *config)
+{
+    const json_t *types = moe_config_get(config, "tokenizer.ggml.token_type"), *token;
+    uint32_t ids[N_ENDS];
+    size_t i;
+
+    memset(ids, 0xff, sizeof(ids));
+    json_array_foreach(moe_config_get(config, "tokenizer.ggml.tokens"), i, token) {
+        const json_int_t type = json_integer_value(json_array_get(types, i));
+
+        for (size_t e = 0; (type == CONTROL || type == USER_DEFINED) && e < N_ENDS; e++) {
+            if (json_is_string(token) && strcmp(json_string_value(token), ends[e]) == 0) {
+                ids[e] = (uint32_t) i;
+            }
+        }
+    }
+    for (size_t e = ids[1] != UINT32_MAX && ids[2] != UINT32_MAX; e < N_ENDS; e++) {
+        if (ids[e] < model->vocabulary) {
+            add_eos(model, config, ids[e]);
+        }
+    }
+}
+
+
 /* The ids that end a text, a turn or a message. */
 static void read_gguf_eos(moe_model_t *model, moe_config_t *config)
 {
@@ -218,6 +260,7 @@ static void read_gguf_eos(moe_model_t *model, moe_config_t *config)
             }
         }
     }
+    add_known_eos(model, config);
 }
 
 

@@ -79,6 +79,8 @@ static const moe_gguf_key_t glm4moe_keys[] = {
 static const moe_tensor_name_t block_in_layer[] = {
     { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias" },
     { "block_sparse_moe.gate.weight", "ffn_gate_inp.weight" },
+    { "block_sparse_moe.experts.down_proj", "ffn_down_exps.weight" },
+    { "block_sparse_moe.experts.gate_up_proj", "ffn_gate_up_exps.weight" },
     { "block_sparse_moe.experts.w1.weight", "ffn_gate_exps.weight" },
     { "block_sparse_moe.experts.w2.weight", "ffn_down_exps.weight" },
     { "block_sparse_moe.experts.w3.weight", "ffn_up_exps.weight" },

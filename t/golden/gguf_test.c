@@ -190,8 +190,10 @@ static void test_grouped_queries(void **state)
             const size_t type = (i + (size_t) legacy) % 3;
             tiny_model_t options = tiny_model_gqa(families[i]);
             const int glm = strcmp(families[i], "glm4_moe") == 0;
+            const int minimax = strcmp(families[i], "minimax_m2") == 0;
             const gguf_options_t gguf = {
-                .type = types[type], .legacy = legacy, .prediction = glm && !legacy
+                .type = types[type], .legacy = legacy, .prediction = glm && !legacy,
+                .fused = minimax || (glm && legacy)
             };
             char *directory = tiny_directory();
             tiny_files_t files;

@@ -21,6 +21,7 @@ typedef struct {
     int random;                 /* matrices of any numbers: where rows are whole blocks of it, in */
     size_t format;              /* this one of gguf_formats, else in bf16 */
     int widened;                /* those numbers as bf16 */
+    int fused;                  /* gate and up of a layer's experts in one tensor */
 } gguf_options_t;
 
 typedef struct {
@@ -170,34 +171,50 @@ static inline void gguf_copy(gguf_conversion_t *c, const char *name, const char 
 }
 
 
-static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char *name,
-                                const char *stored)
+/* One matrix of all experts, owned by the caller: dims says [columns, rows, experts], *count the
+ * numbers of one expert.  NULL where the layer has none. */
+static inline float *gguf_expert_values(gguf_conversion_t *c, uint32_t layer, const char *name,
+                                        uint64_t dims[3], size_t *count)
 {
     const uint32_t experts =
         gguf_setting(c, gguf_has_blocks(c) ? "num_local_experts"
                         : gguf_setting(c, "n_routed_experts") ? "n_routed_experts" : "num_experts");
-    uint64_t dims[3] = { 0, 0, experts };
     float *all = NULL, *values;
-    size_t count;
     char text[160];
 
     for (uint32_t e = 0; e < experts; e++) {
         snprintf(text, sizeof(text), "model.layers.%u.%s.experts.%u.%s.weight", layer,
                  gguf_has_blocks(c) ? "block_sparse_moe" : "mlp", e, name);
-        values = gguf_values(c, text, &count);
+        values = gguf_values(c, text, count);
         if (values == NULL) {
-            return;
+            return NULL;
         }
         dims[0] = moe_tensors_find(c->tensors, text)->shape[1];
-        dims[1] = count / dims[0];
-        all = realloc(all, experts * count * sizeof(float));
+        dims[1] = *count / dims[0];
+        dims[2] = experts;
+        all = realloc(all, experts * *count * sizeof(float));
         gguf_check(all != NULL, "realloc");
-        memcpy(all + e * count, values, count * sizeof(float));
+        memcpy(all + e * *count, values, *count * sizeof(float));
         free(values);
+    }
+    return all;
+}
+
+
+static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char *name,
+                                const char *stored)
+{
+    uint64_t dims[3];
+    size_t count;
+    float *all = gguf_expert_values(c, layer, name, dims, &count);
+    char text[160];
+
+    if (all == NULL) {
+        return;
     }
     snprintf(text, sizeof(text), "blk.%u.%s_exps.weight", layer, stored);
     if (c->options->legacy && gguf_is(c, "mixtral")) {
-        for (uint32_t e = 0; e < experts; e++) {
+        for (uint32_t e = 0; e < dims[2]; e++) {
             snprintf(text, sizeof(text), "blk.%u.%s.%u.weight", layer, stored, e);
             gguf_add(c, text, c->options->type, 2, dims, all + e * count);
         }
@@ -205,6 +222,35 @@ static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char
         gguf_add(c, text, c->options->type, 3, dims, all);
     }
     free(all);
+}
+
+
+/* Each expert's gate before its up. */
+static inline void gguf_fused_experts(gguf_conversion_t *c, uint32_t layer)
+{
+    uint64_t dims[3];
+    size_t count;
+    float *gate = gguf_expert_values(c, layer, gguf_has_blocks(c) ? "w1" : "gate_proj", dims,
+                                     &count);
+    float *up = gguf_expert_values(c, layer, gguf_has_blocks(c) ? "w3" : "up_proj", dims, &count);
+    float *both;
+    char text[64];
+
+    if (gate == NULL || up == NULL) {
+        return;
+    }
+    both = malloc(2 * dims[2] * count * sizeof(float));
+    gguf_check(both != NULL, "malloc");
+    for (size_t e = 0; e < dims[2]; e++) {
+        memcpy(both + 2 * e * count, gate + e * count, count * sizeof(float));
+        memcpy(both + (2 * e + 1) * count, up + e * count, count * sizeof(float));
+    }
+    dims[1] *= 2;
+    snprintf(text, sizeof(text), "blk.%u.ffn_gate_up_exps.weight", layer);
+    gguf_add(c, text, c->options->type, 3, dims, both);
+    free(gate);
+    free(up);
+    free(both);
 }
 
 
@@ -292,8 +338,12 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
     } else {
         gguf_keys_and_values(c, layer);
     }
-    gguf_experts(c, layer, gguf_has_blocks(c) ? "w1" : "gate_proj", "ffn_gate");
-    gguf_experts(c, layer, gguf_has_blocks(c) ? "w3" : "up_proj", "ffn_up");
+    if (c->options->fused) {
+        gguf_fused_experts(c, layer);
+    } else {
+        gguf_experts(c, layer, gguf_has_blocks(c) ? "w1" : "gate_proj", "ffn_gate");
+        gguf_experts(c, layer, gguf_has_blocks(c) ? "w3" : "up_proj", "ffn_up");
+    }
     gguf_experts(c, layer, gguf_has_blocks(c) ? "w2" : "down_proj", "ffn_down");
 }
 

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "engine/core/model_path.h"
+#include "engine/model/build.h"
 #include "engine/model/gguf.h"
 #include "engine/model/gguf_config.h"
 #include "engine/model/model.h"
@@ -612,6 +613,54 @@ static void test_damaged_models(void **state)
 }
 
 
+/* Tokens whose texts say that they end answers do, where they are control tokens. */
+static void test_ends(void **state)
+{
+    static const struct {
+        const char *tokens[6];
+        uint32_t types[6];
+        uint32_t n, ids[3];             /* eos_token_id is 0 */
+    } cases[] = {
+        { { "a", "b", "<|im_end|>", "<|endoftext|>" }, { 1, 1, 3, 4 }, 3, { 0, 2, 3 } },
+        { { "a", "b", "<|im_end|>", "<|endoftext|>" }, { 1, 1, 1, 6 }, 1, { 0 } },
+        { { "a", "<|end|>", "<|return|>", "<|start|>" }, { 1, 3, 3, 3 }, 3, { 0, 1, 2 } },
+        { { "a", "<|end|>", "<|return|>", "<|call|>" }, { 1, 3, 3, 3 }, 3, { 0, 2, 3 } },
+    };
+    const tiny_model_t options = tiny_model_gqa("olmoe");
+    char path[PATH_MAX], *directory;
+
+    directory = make_gguf(&options, &(gguf_options_t) { .type = GGUF_BF16 }, path);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        moe_error_t error;
+        moe_model_t *model = moe_model_open(path, &error);
+        json_t *metadata = json_object(), *tokens = json_array(), *types = json_array();
+
+        for (size_t t = 0; t < 6 && cases[i].tokens[t] != NULL; t++) {
+            json_array_append_new(tokens, json_string(cases[i].tokens[t]));
+            json_array_append_new(types, json_integer(cases[i].types[t]));
+        }
+        json_object_set_new(metadata, "tokenizer.ggml.tokens", tokens);
+        json_object_set_new(metadata, "tokenizer.ggml.token_type", types);
+        json_object_set_new(metadata, "tokenizer.ggml.eos_token_id", json_integer(0));
+        assert_non_null(model);
+        model->n_eos_ids = 0;
+        assert_int_equal(moe_model_read_gguf_generation(model, metadata, "x", &error), 0);
+        assert_int_equal(model->n_eos_ids, cases[i].n);
+        for (uint32_t e = 0; e < cases[i].n; e++) {
+            uint32_t found = 0;
+
+            while (found < cases[i].n && model->eos_ids[found] != cases[i].ids[e]) {
+                found++;
+            }
+            assert_true(found < cases[i].n);
+        }
+        json_decref(metadata);
+        moe_model_close(model);
+    }
+    tiny_directory_remove(directory);
+}
+
+
 static int open_and_close(const char *path, moe_error_t *error)
 {
     moe_model_t *model = moe_model_open(path, error);
@@ -768,6 +817,7 @@ int main(void)
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_grouped_config),
         cmocka_unit_test(test_damaged_models),
+        cmocka_unit_test(test_ends),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_damaged_texts),
