@@ -88,11 +88,11 @@ for my $case (@{$golden->{cases}}) {
     is($status, 0, "$name: inspect") or diag($text);
     my $config = $case->{config};
     my $experts = $config->{num_experts} // $config->{n_routed_experts}
-        // $config->{num_local_experts};
+        // $config->{num_local_experts} // $config->{moe_num_experts};
     like($text, qr/^family +\Q$config->{model_type}\E$/m, "$name: its family");
     like($text, qr/^  experts +$experts of .*\b$config->{num_experts_per_tok} per token/m,
          "$name: its experts");
-    like($text, qr/^sizes +hidden 64, vocabulary $vocabulary, context 256$/m, "$name: its sizes");
+    like($text, qr/^sizes +hidden 64, vocabulary $vocabulary, context 256(, |$)/m, "$name: its sizes");
     like($text, qr/^end of text +1$/m, "$name: its end of text");
     like($text, qr/^tokenizer +$vocabulary tokens$/m, "$name: its tokenizer");
     check_refusals($name, $config);

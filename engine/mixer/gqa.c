@@ -166,9 +166,20 @@ static void normalise(const gqa_t *self, const float *weight, uint32_t n, uint32
     const uint32_t each = g->norm == MOE_QK_NORM_HEAD ? heads : 1;
     const uint32_t size = heads / each * g->head;
 
-    if (g->norm != MOE_QK_NORM_NONE) {
+    if (g->norm == MOE_QK_NORM_HEAD || g->norm == MOE_QK_NORM_WHOLE) {
         self->device->ops->rms_norm(self->device, x, size, weight, g->norm_eps, n * each, size, x,
                                     size);
+    }
+}
+
+
+/* x: n heads, `stride` apart, that are rotated. */
+static void normalise_rotated(const gqa_t *self, const float *weight, uint32_t n, float *x,
+                              size_t stride)
+{
+    if (self->gqa->norm == MOE_QK_NORM_ROTATED) {
+        self->device->ops->rms_norm(self->device, x, stride, weight, self->gqa->norm_eps, n,
+                                    self->gqa->head, x, stride);
     }
 }
 
@@ -240,10 +251,12 @@ static int gqa_run(void *state, const moe_rows_t *rows, const moe_kv_t *cache, c
     project(self, rows->n, x, &s);
     ops->rope(self->device, rows, self->rope, g->rotary.interleaved, g->kv_heads, g->rotary.size,
               g->head, s.k, kv_size / 2, head, s.kv + head, kv_size, 2 * head);
+    normalise_rotated(self, self->k_norm, rows->n * g->kv_heads, s.kv + head, 2 * head);
     ops->store(self->device, rows, s.kv, kv_size, g->kv_heads, 2 * g->head, cache);
     ops->rope(self->device, rows, self->rope, g->rotary.interleaved, self->attention.heads,
               g->rotary.size, g->head, s.q + first, q_size, head, s.query,
               self->attention.heads * head, head);
+    normalise_rotated(self, self->q_norm, rows->n * self->attention.heads, s.query, head);
     return attend(self, rows, cache, &s, error) != 0
            || project_out(self, rows->n, &s, y, error) != 0 ? -1 : 0;
 }

@@ -66,7 +66,7 @@ int moe_model_take_experts(moe_model_t *model, moe_error_t *error, moe_weight_t 
                            uint32_t count, uint32_t rows, uint32_t columns, const char *prefix,
                            const char *name);
 
-/* Takes the vector [size], widens it to f32 and counts its parameters; NaN and infinity are
+/* Takes the vector [size] or [1, size], widens it to f32 and counts its parameters; NaN and infinity are
  * refused.  0 or -1. */
 int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *vector,
                           uint32_t size, const char *format, ...)

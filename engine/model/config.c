@@ -139,6 +139,14 @@ void moe_config_expect(moe_config_t *config, const char *key, const char *expect
 }
 
 
+void moe_config_expect_bool(moe_config_t *config, const char *key, int expected)
+{
+    if (moe_config_bool_or(config, key, expected) != expected) {
+        moe_config_fail(config, key, "%s is not supported", expected ? "false" : "true");
+    }
+}
+
+
 moe_config_t moe_config_object(moe_config_t *config, const char *key)
 {
     moe_config_t object = *config;

@@ -47,6 +47,9 @@ const char *moe_config_string_or(moe_config_t *config, const char *key, const ch
 /* A string that must be `expected` where it is given. */
 void moe_config_expect(moe_config_t *config, const char *key, const char *expected);
 
+/* True or false, which must be `expected` where it is given. */
+void moe_config_expect_bool(moe_config_t *config, const char *key, int expected);
+
 /* The object under `key` (which must outlive it), empty when absent. */
 moe_config_t moe_config_object(moe_config_t *config, const char *key);
 

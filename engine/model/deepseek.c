@@ -33,9 +33,9 @@ static const char *const known_keys[] = {
 };
 
 
-static int is_v2(const moe_family_t *family)
+static const moe_sparse_spelling_t *spelling_of(const moe_family_t *family)
 {
-    return family == &moe_family_deepseek_v2;
+    return family == &moe_family_deepseek_v2 ? &moe_sparse_deepseek_v2 : &moe_sparse_deepseek_v3;
 }
 
 
@@ -79,7 +79,7 @@ static int read_settings(settings_t *s, const moe_family_t *family, const moe_co
     if (moe_config_bool_or(&config, "mlp_bias", 0)) {
         moe_config_fail(&config, "mlp_bias", "true is not supported");
     }
-    moe_sparse_read(&s->sparse, &config, s->outline.layers, is_v2(family));
+    moe_sparse_read(&s->sparse, spelling_of(family), &config, s->outline.layers);
     return config.failed ? -1 : 0;
 }
 
@@ -153,7 +153,7 @@ static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i
         return -1;
     }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.mlp.", i);
-    return moe_sparse_take(model, layer, prefix, error);
+    return moe_sparse_take(model, layer, spelling_of(family), prefix, error);
 }
 
 

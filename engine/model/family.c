@@ -19,6 +19,9 @@ const moe_family_t *const moe_families[] = {
     &moe_family_minimax_m2,
     &moe_family_glm4_moe,
     &moe_family_glm4_moe_lite,
+    &moe_family_hy_v3,
+    &moe_family_ernie4_5_moe,
+    &moe_family_hunyuan_v1_moe,
     NULL
 };
 

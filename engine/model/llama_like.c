@@ -12,6 +12,12 @@
 
 #include "engine/model/sparse.h"
 
+/* A key of which this engine knows one value only. */
+typedef struct {
+    const char *key;
+    int value;
+} switch_t;
+
 typedef struct {
     const moe_family_t *family;
     const char *experts_key, *width_key;
@@ -20,12 +26,16 @@ typedef struct {
     moe_qk_norm_t norm;
     const char *norm_key;               /* whether there is that norm; NULL: always */
     int norm_otherwise;
+    const char *q_norm, *k_norm;        /* NULL: q_norm, k_norm */
+    int interleaved;                    /* rotates pairs (2j, 2j + 1) */
     double rotary_share;                /* of a head, where the config says nothing; 0: always all */
     const char *bias_key;               /* of biases of q, k and v; NULL: never */
     int bias_otherwise;                 /* where the config says nothing */
     int output_bias;                    /* where the others are, the output has one, too */
     double norm_eps;                    /* where the config says nothing */
-    int sparse;                         /* networks are those of sparse.h; the rest is not used */
+    int is_tied;                        /* likewise */
+    const switch_t *switches;           /* ended by a NULL; NULL: none */
+    const moe_sparse_spelling_t *sparse;    /* networks are those of sparse.h; the rest is not used */
     moe_score_t score;
     const char *selection_bias;         /* tensor of the router's, below `block`; NULL: none */
     int normalises;                     /* always, else as norm_topk_prob says */
@@ -87,6 +97,53 @@ static const char *const glm4_moe_keys[] = {
     "use_qk_norm", NULL
 };
 
+/* The sums of these models are in f32 however they are set. */
+static const char *const hy_v3_keys[] = {
+    COMMON_KEYS, "attention_bias", "enable_attention_fp32_softmax", "enable_lm_head_fp32",
+    "enable_moe_fp32_combine", "eod_token_id", "expert_hidden_dim", "first_k_dense_replace",
+    "mlp_bias", "mlp_layer_types", "moe_intermediate_size", "moe_router_enable_expert_bias",
+    "moe_router_use_sigmoid", "num_experts", "num_nextn_predict_layers", "num_shared_experts",
+    "qk_norm", "route_norm", "router_scaling_factor", "use_grouped_mm", NULL
+};
+
+static const switch_t hy_v3_switches[] = {
+    { "mlp_bias", 0 }, { "moe_router_enable_expert_bias", 1 }, { "moe_router_use_sigmoid", 1 },
+    { "qk_norm", 1 }, { NULL, 0 }
+};
+
+/* moe_norm_min is below what probabilities of chosen experts can add up to; capacities and gates
+ * are for training. */
+static const char *const ernie4_5_moe_keys[] = {
+    COMMON_KEYS, "moe_capacity", "moe_gate", "moe_intermediate_size", "moe_k",
+    "moe_layer_end_index", "moe_layer_interval", "moe_layer_start_index", "moe_norm_min",
+    "moe_num_experts", "moe_num_shared_experts", "moe_use_aux_free", "num_nextn_predict_layers",
+    "use_bias", NULL
+};
+
+static const switch_t ernie4_5_moe_switches[] = {
+    { "moe_use_aux_free", 1 }, { "use_bias", 0 }, { NULL, 0 }
+};
+
+/* Keys of variants that see, classify or share caches say nothing here. */
+static const char *const hunyuan_v1_moe_keys[] = {
+    COMMON_KEYS, "add_classification_head", "attention_bias", "attention_head_dim", "cla_share_factor",
+    "class_num", "dense_list", "eod_token_id", "group_limited_greedy", "im_end_id",
+    "im_newline_id", "im_start_id", "mask_init_id", "mlp_bias", "moe_drop_tokens",
+    "moe_intermediate_size", "moe_layer_num_skipped", "moe_random_routing_dropped_token",
+    "moe_topk", "n_group", "norm_topk_prob", "norm_type", "num_experts", "num_media_embeds",
+    "num_shared_expert", "org_vocab_size", "pad_id", "pool_type", "position_embedding_xdrope",
+    "routed_scaling_factor", "skip_cls_token", "text_end_id", "text_start_id", "topk_group",
+    "use_cla", "use_mixed_mlp_moe", "use_mla", "use_qk_norm", "use_rotary_pos_emb",
+    "video_end_id", "video_start_id", NULL
+};
+
+static const switch_t hunyuan_v1_moe_switches[] = {
+    { "add_classification_head", 0 }, { "group_limited_greedy", 0 }, { "mlp_bias", 0 },
+    { "n_group", 0 }, { "norm_topk_prob", 1 }, { "position_embedding_xdrope", 0 },
+    { "topk_group", 0 }, { "use_cla", 0 }, { "use_mixed_mlp_moe", 1 }, { "use_mla", 0 },
+    { "use_qk_norm", 1 }, { "use_rotary_pos_emb", 1 }, { NULL, 0 }
+};
+
 static const traits_t all_traits[] = {
     {
         .family = &moe_family_olmoe, .experts_key = "num_experts",
@@ -127,7 +184,23 @@ static const traits_t all_traits[] = {
     {
         .family = &moe_family_glm4_moe, .block = "mlp",
         .norm = MOE_QK_NORM_HEAD, .norm_key = "use_qk_norm", .rotary_share = 0.5,
-        .bias_key = "attention_bias", .norm_eps = 1e-5, .sparse = 1
+        .bias_key = "attention_bias", .norm_eps = 1e-5, .sparse = &moe_sparse_deepseek_v3
+    },
+    {
+        .family = &moe_family_hy_v3, .block = "mlp",
+        .norm = MOE_QK_NORM_HEAD, .bias_key = "attention_bias", .output_bias = 1,
+        .norm_eps = 1e-5, .switches = hy_v3_switches, .sparse = &moe_sparse_hy3
+    },
+    {
+        .family = &moe_family_ernie4_5_moe, .block = "mlp",
+        .norm = MOE_QK_NORM_NONE, .interleaved = 1, .norm_eps = 1e-5, .is_tied = 1,
+        .switches = ernie4_5_moe_switches, .sparse = &moe_sparse_ernie
+    },
+    {
+        .family = &moe_family_hunyuan_v1_moe, .block = "mlp",
+        .norm = MOE_QK_NORM_ROTATED, .q_norm = "query_layernorm", .k_norm = "key_layernorm",
+        .bias_key = "attention_bias", .output_bias = 1, .norm_eps = 1e-5,
+        .switches = hunyuan_v1_moe_switches, .sparse = &moe_sparse_hunyuan
     }
 };
 
@@ -247,8 +320,9 @@ static void read_router(settings_t *s, moe_config_t *config)
 }
 
 
-/* MiniMax-M2's configs still say what set its hybrid forerunners apart. */
-static void refuse_hybrids(const settings_t *s, moe_config_t *config)
+/* Configs still say what set other models of a family apart; what only one says is absent in the
+ * others, whose unknown keys were refused. */
+static void refuse_variants(const settings_t *s, moe_config_t *config)
 {
     static const char *const scales[] = {
         "layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"
@@ -256,6 +330,14 @@ static void refuse_hybrids(const settings_t *s, moe_config_t *config)
     const json_t *type, *types = moe_config_get(config, "attn_type_list");
     size_t i;
 
+    for (const switch_t *w = s->traits->switches; w != NULL && w->key != NULL; w++) {
+        moe_config_expect_bool(config, w->key, w->value);
+    }
+    moe_config_uint_or(config, "attention_head_dim", s->gqa.head, s->gqa.head, s->gqa.head);
+    moe_config_uint_or(config, "expert_hidden_dim", s->sparse.expert_width, s->sparse.expert_width,
+                       s->sparse.expert_width);
+    moe_config_uint_or(config, "moe_layer_num_skipped", 0, 0, 0);
+    moe_config_expect(config, "norm_type", "rms");
     moe_config_expect(config, "qk_norm_type", "per_layer");
     moe_config_uint_or(config, "shared_intermediate_size", 0, 0, 0);
     for (i = 0; i < sizeof(scales) / sizeof(scales[0]); i++) {
@@ -335,16 +417,19 @@ static int read_settings(settings_t *s, const moe_family_t *family, const moe_co
 
     *s = (settings_t) { .traits = traits_of(family) };
     moe_outline_read(&s->outline, &config, s->traits->norm_eps);
+    if (moe_config_get(&config, "tie_word_embeddings") == NULL) {
+        s->outline.tied = s->traits->is_tied;
+    }
     moe_activation_read(&config);
     read_attention(s, &config);
     if (s->traits->sparse) {
-        moe_sparse_read(&s->sparse, &config, s->outline.layers, 0);
+        moe_sparse_read(&s->sparse, s->traits->sparse, &config, s->outline.layers);
     } else {
         read_router(s, &config);
         read_dense_layers(s, &config);
-        refuse_hybrids(s, &config);
         refuse_forerunners(s, &config);
     }
+    refuse_variants(s, &config);
     return config.failed ? -1 : 0;
 }
 
@@ -360,9 +445,11 @@ static int take_biases(moe_model_t *model, moe_gqa_t *gqa, const char *prefix, m
 }
 
 
-static int take_attention(moe_model_t *model, moe_gqa_t *gqa, const char *prefix,
-                          moe_error_t *error)
+static int take_attention(moe_model_t *model, moe_gqa_t *gqa, const traits_t *traits,
+                          const char *prefix, moe_error_t *error)
 {
+    const char *q_norm = traits->q_norm != NULL ? traits->q_norm : "q_norm";
+    const char *k_norm = traits->k_norm != NULL ? traits->k_norm : "k_norm";
     const uint32_t q = gqa->heads * gqa->head, kv = gqa->kv_heads * gqa->head;
     const int whole = gqa->norm == MOE_QK_NORM_WHOLE;
 
@@ -382,9 +469,9 @@ static int take_attention(moe_model_t *model, moe_gqa_t *gqa, const char *prefix
     }
     if (gqa->norm != MOE_QK_NORM_NONE
         && (moe_model_take_vector(model, error, &gqa->q_norm, whole ? q : gqa->head,
-                                  "%sq_norm.weight", prefix) != 0
+                                  "%s%s.weight", prefix, q_norm) != 0
             || moe_model_take_vector(model, error, &gqa->k_norm, whole ? kv : gqa->head,
-                                     "%sk_norm.weight", prefix) != 0))
+                                     "%s%s.weight", prefix, k_norm) != 0))
     {
         return -1;
     }
@@ -434,12 +521,12 @@ static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i
         return -1;
     }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.self_attn.", i);
-    if (take_attention(model, &layer->gqa, prefix, error) != 0) {
+    if (take_attention(model, &layer->gqa, traits, prefix, error) != 0) {
         return -1;
     }
     snprintf(prefix, sizeof(prefix), "model.layers.%u.%s.", i, traits->block);
     if (traits->sparse) {
-        return moe_sparse_take(model, layer, prefix, error);
+        return moe_sparse_take(model, layer, traits->sparse, prefix, error);
     }
     return layer->is_moe ? take_block(model, &layer->moe, traits, prefix, error)
            : moe_model_take_ffn(model, error, &layer->dense, prefix, &moe_usual_names);
@@ -453,7 +540,7 @@ static int describe(const moe_family_t *family, moe_model_t *model, const moe_co
 
     if (read_settings(&s, family, config) != 0
         || moe_model_take_outline(model, &s.outline, error) != 0
-        || moe_model_make_rotary(model, &s.rope, 0, &s.gqa.rotary, error) != 0)
+        || moe_model_make_rotary(model, &s.rope, s.traits->interleaved, &s.gqa.rotary, error) != 0)
     {
         return -1;
     }
@@ -506,5 +593,20 @@ const moe_family_t moe_family_minimax_m2 = {
 
 const moe_family_t moe_family_glm4_moe = {
     .model_type = "glm4_moe", .known_keys = glm4_moe_keys, .describe = describe,
+    .take_layer = take_layer
+};
+
+const moe_family_t moe_family_hy_v3 = {
+    .model_type = "hy_v3", .known_keys = hy_v3_keys, .describe = describe,
+    .take_layer = take_layer
+};
+
+const moe_family_t moe_family_ernie4_5_moe = {
+    .model_type = "ernie4_5_moe", .known_keys = ernie4_5_moe_keys, .describe = describe,
+    .take_layer = take_layer
+};
+
+const moe_family_t moe_family_hunyuan_v1_moe = {
+    .model_type = "hunyuan_v1_moe", .known_keys = hunyuan_v1_moe_keys, .describe = describe,
     .take_layer = take_layer
 };

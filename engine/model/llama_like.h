@@ -11,5 +11,8 @@ extern const moe_family_t moe_family_qwen2_moe;
 extern const moe_family_t moe_family_qwen3_moe;
 extern const moe_family_t moe_family_minimax_m2;
 extern const moe_family_t moe_family_glm4_moe;
+extern const moe_family_t moe_family_hy_v3;
+extern const moe_family_t moe_family_ernie4_5_moe;
+extern const moe_family_t moe_family_hunyuan_v1_moe;
 
 #endif

@@ -116,15 +116,19 @@ int moe_model_take_experts(moe_model_t *model, moe_error_t *error, moe_weight_t 
 int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *vector,
                           uint32_t size, const char *format, ...)
 {
-    const uint64_t shape[1] = { size };
+    const uint64_t shape[2] = { 1, size };
     const moe_tensor_t *tensor;
     char name[256];
     va_list args;
+    int is_row;
 
     va_start(args, format);
     vsnprintf(name, sizeof(name), format, args);
     va_end(args);
-    tensor = moe_tensors_take(model->tensors, error, 1, shape, "%s", name);
+    tensor = moe_tensors_find(model->tensors, name);
+    is_row = tensor != NULL && tensor->n_dims == 2;
+    tensor = moe_tensors_take(model->tensors, error, is_row ? 2 : 1, is_row ? shape : shape + 1,
+                              "%s", name);
     if (tensor == NULL) {
         return -1;
     }

@@ -58,11 +58,12 @@ typedef struct {
 typedef enum {
     MOE_QK_NORM_NONE = 0,
     MOE_QK_NORM_HEAD,                   /* each head for itself: Qwen3 */
+    MOE_QK_NORM_ROTATED,                /* the same, but after the rotation: Hunyuan */
     MOE_QK_NORM_WHOLE                   /* the whole projection: OLMoE */
 } moe_qk_norm_t;
 
 /* Attention whose query heads share key and value heads in equal groups (GQA, arXiv 2305.13245);
- * they rotate after the norm. */
+ * others than MOE_QK_NORM_ROTATED come before the rotation. */
 typedef struct {
     uint32_t heads, kv_heads, head;     /* head: its width; kv_heads divides heads */
     float scale;

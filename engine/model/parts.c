@@ -246,6 +246,8 @@ int moe_model_take_all(moe_model_t *model, const moe_family_t *family, moe_error
     }
     moe_tensors_ignore(model->tensors, "model.rotary_emb.inv_freq");
     ignore_mtp_layers(model);
+    moe_tensors_ignore(model->tensors, "model.mtp_");
+    moe_tensors_ignore(model->tensors, "mtp.");
     count_active(model);
     return 0;
 }

@@ -133,6 +133,25 @@ CASES = {
                        rope_theta=5000000, scoring_func='sigmoid', use_routing_bias=True,
                        use_qk_norm=True, qk_norm_type='per_layer', use_mtp=True,
                        num_mtp_modules=3),
+    'Hy3': dict(COMMON, architectures=['HYV3ForCausalLM'], model_type='hy_v3', head_dim=16,
+                intermediate_size=96, moe_intermediate_size=32, expert_hidden_dim=32,
+                num_experts=8, num_shared_experts=1, first_k_dense_replace=1, rms_norm_eps=1e-5,
+                router_scaling_factor=2.826, route_norm=True, moe_router_enable_expert_bias=True,
+                moe_router_use_sigmoid=True, qk_norm=True, enable_moe_fp32_combine=False,
+                rope_theta=11158840.0, num_nextn_predict_layers=1),
+    'ERNIE-4.5': dict(COMMON, architectures=['Ernie4_5_MoeForCausalLM'], model_type='ernie4_5_moe',
+                      intermediate_size=96, moe_intermediate_size=32, moe_num_experts=8, moe_k=3,
+                      moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=-1,
+                      moe_layer_interval=1, use_bias=False, rms_norm_eps=1e-5,
+                      rope_theta=500000.0, tie_word_embeddings=True, num_nextn_predict_layers=1),
+    'Hunyuan-A13B': dict(COMMON, architectures=['HunYuanMoEV1ForCausalLM'],
+                         model_type='hunyuan_v1_moe', head_dim=16, intermediate_size=32,
+                         moe_intermediate_size=[32] * 3, num_experts=8, moe_topk=[3] * 3,
+                         num_shared_expert=[1] * 3, use_qk_norm=True, rms_norm_eps=1e-5,
+                         tie_word_embeddings=True, norm_topk_prob=True, use_cla=False,
+                         attention_bias=False, rope_scaling={
+                             'type': 'dynamic', 'alpha': 1000.0, 'factor': 1.0, 'beta_fast': 32,
+                             'beta_slow': 1, 'mscale': 1.0, 'mscale_all_dim': 1.0}),
 }
 CLASSES = {'kimi_k2': 'deepseek_v3'}
 
