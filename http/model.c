@@ -50,6 +50,8 @@ static char *ngx_http_moe_model_device(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
 static char *ngx_http_moe_model_word(ngx_conf_t *cf,
     ngx_http_moe_model_t *model, ngx_http_moe_word_t *word);
+static char *ngx_http_moe_model_template(ngx_conf_t *cf,
+    ngx_http_moe_model_t *model);
 static char *ngx_http_moe_model_alias(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
 static ngx_int_t ngx_http_moe_model_value(ngx_http_moe_setting_e kind,
@@ -330,6 +332,10 @@ ngx_http_moe_model_setting(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return ngx_http_moe_model_device(cf, model);
     }
 
+    if (ngx_strcmp(value[0].data, "chat_template") == 0) {
+        return ngx_http_moe_model_template(cf, model);
+    }
+
     for (word = ngx_http_moe_words; word->name.len; word++) {
         if (ngx_strcmp(value[0].data, word->name.data) == 0) {
             return ngx_http_moe_model_word(cf, model, word);
@@ -444,6 +450,49 @@ ngx_http_moe_model_word(ngx_conf_t *cf, ngx_http_moe_model_t *model,
                        word->list);
 
     return NGX_CONF_ERROR;
+}
+
+
+/* The engine reads it; here it is seen to be there. */
+
+static char *
+ngx_http_moe_model_template(ngx_conf_t *cf, ngx_http_moe_model_t *model)
+{
+    ngx_str_t        *value, *file;
+    ngx_file_info_t   info;
+
+    file = &model->chat_template;
+
+    if (file->len) {
+        return ngx_http_moe_model_duplicate(cf, model);
+    }
+
+    value = cf->args->elts;
+    *file = value[1];
+
+    if (ngx_conf_full_name(cf->cycle, file, 1) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_file_info(file->data, &info) == NGX_FILE_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           "\"chat_template\" of model \"%V\": "
+                           ngx_file_info_n " \"%V\" failed",
+                           &model->name, file);
+        return NGX_CONF_ERROR;
+    }
+
+    if (!ngx_is_file(&info)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"chat_template\" of model \"%V\": \"%V\" is not "
+                           "a file", &model->name, file);
+        return NGX_CONF_ERROR;
+    }
+
+    model->template_time = ngx_file_mtime(&info);
+    model->template_size = ngx_file_size(&info);
+
+    return NGX_CONF_OK;
 }
 
 
@@ -643,6 +692,19 @@ ngx_http_moe_model_settings(ngx_http_moe_text_t *text,
     ngx_http_moe_text_string(text, (char *) model->name.data, model->name.len);
     ngx_http_moe_text_literal(text, ",\"model\":");
     ngx_http_moe_text_string(text, (char *) model->path.data, model->path.len);
+
+    if (model->chat_template.len) {
+        ngx_http_moe_text_literal(text, ",\"chat_template\":");
+        ngx_http_moe_text_string(text, (char *) model->chat_template.data,
+                                 model->chat_template.len);
+
+        /* a file that has changed is another one */
+
+        ngx_http_moe_text_format(text, ",\"chat_template_version\":"
+                                 "\"%lld-%lld\"",
+                                 (long long) model->template_time,
+                                 (long long) model->template_size);
+    }
 
     for (i = 0; ngx_http_moe_settings[i].name.len; i++) {
         number = *(off_t *) ((char *) model + ngx_http_moe_settings[i].offset);

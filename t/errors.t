@@ -8,20 +8,6 @@ my $server = server(context => 128);
 my ($completions, $chats) = ('/v1/completions', '/v1/chat/completions');
 my @user = (messages => [{ role => 'user', content => 'a' }]);
 
-sub is_error {
-    my ($answer, $status, $name, %expected) = @_;
-    my $error = ($answer->{json} // {})->{error} // {};
-
-    is($answer->{status}, $status, "$name: status") or diag($answer->{body});
-    like($answer->{headers}{'content-type'}, qr{^application/json}, "$name: content type");
-    cmp_ok(length($error->{message} // ''), '>', 5, "$name: message");
-    cmp_ok(length $answer->{body}, '<', 4096, "$name: small");
-    for my $member (sort keys %expected) {
-        is($error->{$member}, $expected{$member}, "$name: $member");
-    }
-    return;
-}
-
 # Each member with a value of the wrong type or range: 400 naming it, also in a stream.
 my %wrong = (
     max_tokens => ['x', -1, 1.5, 1e30],

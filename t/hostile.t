@@ -31,17 +31,6 @@ sub send_to {
     return $client->request('POST', $uri, $body, headers => \%headers);
 }
 
-sub is_error {
-    my ($answer, $status, $name, %expected) = @_;
-    my $error = ($answer->{json} // {})->{error} // {};
-    my @wrong = grep { ($error->{$_} // '') ne $expected{$_} } keys %expected;
-
-    ok($answer->{status} == $status && length($error->{message} // '') > 5
-       && length $answer->{body} < 4096 && !@wrong, $name)
-        or diag("$answer->{status}: " . substr $answer->{body}, 0, 300);
-    return;
-}
-
 # Every known field, the kinds of JSON values it takes, and where it is known.
 my @fields = (
     [model => 's'], [request_id => 's'], [prompt => 'sl', $completions], [messages => 'l', $chats],

@@ -277,7 +277,7 @@ static int inspect(int argc, char **argv)
         print_tensors(model->tensors);
     }
     loaded.model = model;
-    rc = moe_loaded_open_texts(&loaded, path, &error);
+    rc = moe_loaded_open_texts(&loaded, path, NULL, &error);
     if (rc == 0) {
         printf(LABEL "%u tokens\n", "tokenizer", moe_tokenizer_size(loaded.tokenizer));
     }

@@ -10,7 +10,7 @@
 #include "engine/model/mapping.h"
 
 typedef struct {
-    const char *model, *prompt, *chat;
+    const char *model, *prompt, *chat, *tools;
     moe_engine_options_t engine;
     moe_request_t request;
 } arguments_t;
@@ -91,6 +91,10 @@ static int set_option(arguments_t *a, const char *name, const char *value)
         a->prompt = value;
     } else if (strcmp(name, "--chat") == 0) {
         a->chat = value;
+    } else if (strcmp(name, "--chat-template") == 0) {
+        a->engine.chat_template = value;
+    } else if (strcmp(name, "--tools") == 0) {
+        a->tools = value;
     } else if (strcmp(name, "-n") == 0) {
         a->request.given |= MOE_GIVEN_MAX_TOKENS;
         if (moe_command_number(value, 1, UINT32_MAX, &number) != 0) {
@@ -129,29 +133,65 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
         return moe_command_usage(&moe_command_run, "MODEL and one of -p and --chat"
                                  " are needed");
     }
+    if (a->chat == NULL && (a->tools != NULL || a->engine.chat_template != NULL)) {
+        return moe_command_usage(&moe_command_run, "--tools and --chat-template go with --chat");
+    }
     return 0;
+}
+
+
+/* The text of a value, whose reference is taken; *dumped is its owner. */
+static int set_json(moe_string_t *string, json_t *value, char **dumped)
+{
+    *dumped = value ? json_dumps(value, JSON_COMPACT) : NULL;
+    json_decref(value);
+    if (*dumped == NULL) {
+        return -1;
+    }
+    *string = (moe_string_t) { *dumped, (uint32_t) strlen(*dumped) };
+    return 0;
+}
+
+
+/* The question as a chat's message, and the tools of its file. */
+static int set_chat(arguments_t *a, char *owned[2], moe_error_t *error)
+{
+    json_error_t where;
+    json_t *tools;
+
+    a->request.kind = MOE_PROMPT_CHAT;
+    if (set_json(&a->request.prompt, json_pack("[{s:s, s:s}]", "role", "user", "content", a->chat),
+                 &owned[0]) != 0)
+    {
+        return moe_fail(error, MOE_INVALID, "--chat: not valid UTF-8");
+    }
+    if (a->tools == NULL) {
+        return 0;
+    }
+    tools = json_load_file(a->tools, JSON_ALLOW_NUL, &where);
+    if (tools == NULL) {
+        return moe_fail(error, MOE_INVALID, "--tools: %s", where.text);
+    }
+    return set_json(&a->request.tools, tools, &owned[1]) == 0
+           ? 0 : moe_fail(error, MOE_LIMIT, "out of memory for tools");
 }
 
 
 static int answer_prompt(moe_engine_t *engine, arguments_t *a, answer_t *answer)
 {
-    json_t *messages = NULL;
-    char *dumped = NULL;
-    int rc;
+    char *owned[2] = { NULL, NULL };
+    int rc = 0;
 
     if (a->chat) {
-        messages = json_pack("[{s:s, s:s}]", "role", "user", "content", a->chat);
-        dumped = messages ? json_dumps(messages, JSON_COMPACT) : NULL;
-        json_decref(messages);
-        if (dumped == NULL) {
-            return moe_fail(&answer->error, MOE_INVALID, "--chat: not valid UTF-8");
-        }
-        a->request.kind = MOE_PROMPT_CHAT;
+        rc = set_chat(a, owned, &answer->error);
+    } else {
+        a->request.prompt = (moe_string_t) { a->prompt, (uint32_t) strlen(a->prompt) };
     }
-    a->request.prompt.data = dumped ? dumped : a->prompt;
-    a->request.prompt.size = (uint32_t) strlen(a->request.prompt.data);
-    rc = moe_session_submit(&answer->session, engine, answer, 1, &a->request, &answer->error);
-    free(dumped);
+    if (rc == 0) {
+        rc = moe_session_submit(&answer->session, engine, answer, 1, &a->request, &answer->error);
+    }
+    free(owned[0]);
+    free(owned[1]);
     if (rc != 0) {
         return -1;
     }
@@ -213,8 +253,8 @@ static int run(int argc, char **argv)
 
 const moe_command_t moe_command_run = {
     .name = "run",
-    .usage = "MODEL -p TEXT | --chat TEXT [-n N] [--temperature T] [--seed S] "
-             MOE_SESSION_USAGE,
+    .usage = "MODEL -p TEXT | --chat TEXT [--tools FILE] [--chat-template FILE] [-n N] "
+             "[--temperature T] [--seed S] " MOE_SESSION_USAGE,
     .help = "continue a text or answer a question",
     .run = run
 };

@@ -103,6 +103,8 @@ static int set_string(configuration_t *c, const char *key, const char *text, moe
 
     if (strcmp(key, "model") == 0) {
         c->engine.model = text;
+    } else if (strcmp(key, "chat_template") == 0) {
+        c->engine.chat_template = text;
     } else if (strcmp(key, "log_path") == 0) {
         c->log.path = *text ? text : NULL;
     } else if (strcmp(key, "secret") == 0) {
@@ -133,7 +135,7 @@ static int set_string(configuration_t *c, const char *key, const char *text, moe
             return moe_fail(error, MOE_INVALID, "configuration: prefix_cache: not on or off");
         }
         c->engine.no_prefix_cache = strcmp(text, "off") == 0;
-    } else if (strcmp(key, "name") != 0) {
+    } else if (strcmp(key, "name") != 0 && strcmp(key, "chat_template_version") != 0) {
         return moe_fail(error, MOE_INVALID, "configuration: unknown key \"%.64s\"", key);
     }
     return 0;

@@ -66,7 +66,7 @@ static int tokenize(const char *path, const char *string, int special, unsigned 
     moe_ids_t ids = { 0 };
     int rc = -1;
 
-    if (moe_texts_open(path, &tokenizer, NULL, error) != 0) {
+    if (moe_texts_open(path, NULL, &tokenizer, NULL, error) != 0) {
         return -1;
     }
     if (moe_text_append(&text, string, strlen(string), special, error) == 0

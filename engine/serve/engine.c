@@ -195,13 +195,16 @@ moe_engine_t *moe_engine_create(const moe_engine_options_t *options, moe_error_t
         options->queue_timeout_ms ? options->queue_timeout_ms : DEFAULT_QUEUE_TIMEOUT_MS;
     engine->options.credit = options->credit ? options->credit : MOE_CREDIT_UNLIMITED;
     engine->options.model = strdup(options->model);
+    engine->options.chat_template = options->chat_template ? strdup(options->chat_template) : NULL;
     engine->sink = options->sink;
     engine->code = MOE_STATE_LOADING;
     init_locks(engine);
     moe_metrics_init(&engine->metrics);
     sequences = options->batch_sequences ? options->batch_sequences : DEFAULT_BATCH_SEQUENCES;
     engine->places = sequences + engine->options.queue;
-    if (engine->options.model == NULL) {
+    if (engine->options.model == NULL
+        || (options->chat_template != NULL && engine->options.chat_template == NULL))
+    {
         moe_fail(error, MOE_LIMIT, "out of memory for an engine");
     } else if (moe_registry_init(&engine->registry, 2 * engine->places, error) == 0
                && moe_tenants_init(&engine->tenants, count_groups(options), error) == 0
@@ -248,6 +251,7 @@ void moe_engine_free(moe_engine_t *engine)
     pthread_cond_destroy(&engine->for_loading);
     pthread_mutex_destroy(&engine->lock);
     free((char *) engine->options.model);
+    free((char *) engine->options.chat_template);
     free(engine);
 }
 

@@ -36,6 +36,8 @@ typedef struct {
 
 typedef struct {
     const char *model;              /* path (core/model_path.h); copied */
+    const char *chat_template;      /* file of a template that replaces the model's; NULL: none;
+                                     * copied */
     unsigned threads;               /* of all ranks; 0: one per CPU */
     uint32_t ranks;                 /* 0: 1 */
     uint32_t tensor_parallel;       /* ranks that share sequences; 0: 1 */

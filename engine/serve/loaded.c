@@ -19,12 +19,13 @@
 #define PROMPT_OUTPUTS 32u          /* rows of a step whose logits only prompt_logprobs wants */
 
 
-int moe_loaded_open_texts(moe_loaded_t *loaded, const char *path, moe_error_t *error)
+int moe_loaded_open_texts(moe_loaded_t *loaded, const char *path, const char *chat_template,
+                          moe_error_t *error)
 {
     const moe_model_t *model = loaded->model;
     size_t size;
 
-    if (moe_texts_open(path, &loaded->tokenizer, &loaded->chat, error) != 0) {
+    if (moe_texts_open(path, chat_template, &loaded->tokenizer, &loaded->chat, error) != 0) {
         return -1;
     }
     loaded->usable = malloc(model->vocabulary);
@@ -197,7 +198,7 @@ int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
     if (loaded->model == NULL) {
         return -1;
     }
-    if (moe_loaded_open_texts(loaded, options->model, error) != 0
+    if (moe_loaded_open_texts(loaded, options->model, options->chat_template, error) != 0
         || open_ranks(loaded, options, events, error) != 0
         || open_groups(loaded, options, error) != 0
         || open_samplers(loaded, error) != 0)

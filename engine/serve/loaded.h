@@ -41,6 +41,7 @@ void moe_loaded_close(moe_loaded_t *loaded);
 
 /* For a loaded->model that is open already: its tokenizer, chat template and usable ids, no weights.
  * -1 with MOE_BAD_MODEL or MOE_LIMIT; either way moe_loaded_close ends it, the model included. */
-int moe_loaded_open_texts(moe_loaded_t *loaded, const char *path, moe_error_t *error);
+int moe_loaded_open_texts(moe_loaded_t *loaded, const char *path, const char *chat_template,
+                          moe_error_t *error);
 
 #endif

@@ -1,10 +1,11 @@
 /*
  * Chat format of a model.
  *
- * Two things are found out by trying.  When loading: whether the template takes contents that are
- * lists of parts, by rendering the same text both ways.  When rendering: whether it wants tool
- * calls' arguments as an object or as the string that clients send, by falling back on the string
- * when the object does not render.
+ * Templates disagree on the form of messages.  Whether they know a role or a member is seen by its
+ * name in them.  Two things are found out by trying.  When loading: whether the template takes
+ * contents that are lists of parts, by rendering the same text both ways.  When rendering: whether
+ * it wants tool calls' arguments as an object or as the string that clients send, and a content
+ * that is null as that or as no text, by falling back on the latter when the former does not render.
  */
 
 #include "engine/text/chat.h"
@@ -29,7 +30,7 @@ struct moe_chat_s {
     moe_template_t *template;       /* NULL: the model has none */
     json_t *special;                /* name -> token text */
     json_t *roles;                  /* trusted_fields of the template */
-    int takes_parts;
+    moe_chat_form_t form;
 };
 
 static const char *const special_names[] = {
@@ -320,6 +321,20 @@ static moe_chat_t *new_chat(moe_error_t *error)
 }
 
 
+/* The member of a message that the template reads the assistant's reasoning from. */
+static const char *reasoning_member(const moe_template_t *template)
+{
+    static const char *const members[] = { "reasoning_content", "thinking", "reasoning" };
+
+    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+        if (moe_template_mentions(template, members[i])) {
+            return members[i];
+        }
+    }
+    return members[0];
+}
+
+
 /* The format once its parts were read; `status`: whether they were. */
 static moe_chat_t *finish(moe_chat_t *chat, int status)
 {
@@ -328,7 +343,9 @@ static moe_chat_t *finish(moe_chat_t *chat, int status)
         return NULL;
     }
     if (chat->template != NULL) {
-        chat->takes_parts = takes_parts(chat);
+        chat->form.takes_parts = takes_parts(chat);
+        chat->form.knows_developer = moe_template_mentions(chat->template, "developer");
+        chat->form.reasoning = reasoning_member(chat->template);
     }
     return chat;
 }
@@ -465,26 +482,61 @@ static int append(const moe_text_t *text, size_t size, moe_text_t *out, moe_erro
 }
 
 
-/* Renders with arguments of tool calls as objects, else as the strings they came as. */
-static int render_either(const moe_chat_t *chat, json_t *messages, json_t *variables,
-                         moe_text_t *out, moe_error_t *error)
-{
-    json_t *parsed = json_deep_copy(messages);
-    moe_error_t first, second;
-    int replaced, status;
+enum { EMPTY_CONTENTS = 1, STRING_ARGUMENTS = 2, VARIANTS = 4 };
 
-    replaced = parsed == NULL ? moe_fail(&first, MOE_LIMIT, "out of memory")
-                              : moe_chat_messages_parse_arguments(parsed, &first);
-    status = replaced < 0 ? -1 : render(chat, parsed, variables, out, &first);
-    if (status != 0 && replaced > 0 && first.code == MOE_INVALID) {
+/* A variant of the messages; NULL without an error when it is like one before. */
+static json_t *variant_of(const json_t *messages, unsigned variant, int *calls, moe_error_t *error)
+{
+    json_t *copy = json_deep_copy(messages);
+    int changed = 1;
+
+    error->code = MOE_OK;
+    if (copy == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory");
+        return NULL;
+    }
+    if (!(variant & STRING_ARGUMENTS)) {
+        *calls = moe_chat_messages_parse_arguments(copy, error);
+        changed = *calls < 0 ? -1 : 1;
+    } else if (*calls == 0) {
+        changed = 0;
+    }
+    if (changed > 0 && (variant & EMPTY_CONTENTS)) {
+        changed = moe_chat_messages_fill_contents(copy, error);
+    }
+    if (changed <= 0) {
+        json_decref(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+
+/* Renders the first variant of the messages that the template takes; else, the first one's error. */
+static int render_variants(const moe_chat_t *chat, const json_t *messages, json_t *variables,
+                           moe_text_t *out, moe_error_t *error)
+{
+    moe_error_t first, fault;
+    int calls = 0;
+
+    for (unsigned variant = 0; variant < VARIANTS; variant++) {
+        json_t *copy = variant_of(messages, variant, &calls, &fault);
+        int status = copy == NULL ? -1 : render(chat, copy, variables, out, &fault);
+
+        json_decref(copy);
+        if (status == 0) {
+            return 0;
+        }
         moe_text_free(out);
-        status = render(chat, messages, variables, out, &second);
+        if (variant == 0) {
+            first = fault;
+        }
+        if (fault.code != MOE_OK && fault.code != MOE_INVALID) {
+            break;
+        }
     }
-    if (status != 0) {
-        *error = first;
-    }
-    json_decref(parsed);
-    return status;
+    *error = first;
+    return -1;
 }
 
 
@@ -499,7 +551,7 @@ static int render_messages(const moe_chat_t *chat, json_t *messages, json_t *var
     if (continue_final && (final = moe_chat_messages_final_text(messages, error)) == NULL) {
         return -1;
     }
-    status = render_either(chat, messages, variables, &text, error);
+    status = render_variants(chat, messages, variables, &text, error);
     if (status == 0) {
         end = final == NULL ? text.bytes.size : end_of_final(&text, final);
         status = end == SIZE_MAX
@@ -522,7 +574,7 @@ int moe_chat_render(const moe_chat_t *chat, const moe_chat_request_t *request, m
         return moe_fail(error, MOE_INVALID, "the model has no chat template");
     }
     messages = moe_chat_messages_parse(request->messages.data, request->messages.size,
-                                       !chat->takes_parts, error);
+                                       &chat->form, error);
     if (messages != NULL && (variables = new_variables(request, error)) != NULL) {
         status = render_messages(chat, messages, variables, request->continue_final, out, error);
     }

@@ -64,10 +64,27 @@ static json_t *join_parts_of(const json_t *parts, size_t message, moe_error_t *e
 }
 
 
-static int check_content(json_t *message, size_t number, int join_parts, moe_error_t *error)
+static int set_member(json_t *object, const char *name, json_t *value, moe_error_t *error)
+{
+    return json_object_set_new(object, name, value) == 0
+           ? 0 : moe_fail(error, MOE_LIMIT, "out of memory");
+}
+
+
+static int has_calls(const json_t *message)
+{
+    return json_array_size(json_object_get(message, "tool_calls")) > 0;
+}
+
+
+static int check_content(json_t *message, size_t number, const moe_chat_form_t *form,
+                         moe_error_t *error)
 {
     json_t *content = json_object_get(message, "content"), *joined;
 
+    if (content == NULL && has_calls(message)) {
+        return set_member(message, "content", json_null(), error);
+    }
     if (content == NULL || json_is_null(content) || json_is_string(content)) {
         return 0;
     }
@@ -79,28 +96,78 @@ static int check_content(json_t *message, size_t number, int join_parts, moe_err
     if (joined == NULL) {
         return -1;
     }
-    if (!join_parts) {
+    if (form->takes_parts) {
         json_decref(joined);
         return 0;
     }
-    return json_object_set_new(message, "content", joined) == 0
-           ? 0 : moe_fail(error, MOE_LIMIT, "out of memory");
+    return set_member(message, "content", joined, error);
 }
 
 
-static int check_message(json_t *message, size_t number, int join_parts, moe_error_t *error)
+/* Two texts as one, with an empty line between them; NULL with the error. */
+static json_t *join_texts(const json_t *a, const json_t *b, moe_error_t *error)
 {
+    moe_buffer_t joined = { 0 };
+    json_t *result = NULL;
+
+    if (moe_buffer_append(&joined, json_string_value(a), json_string_length(a), error) == 0
+        && moe_buffer_append(&joined, "\n\n", 2, error) == 0
+        && moe_buffer_append(&joined, json_string_value(b), json_string_length(b), error) == 0)
+    {
+        result = json_stringn(joined.data, joined.size);
+    }
+    moe_buffer_free(&joined);
+    return result;
+}
+
+
+/*
+ * Clients send reasoning_content, or reasoning; templates look for these or for thinking.  Those
+ * that look for thinking know no text beside it in a message of tool calls.
+ */
+static int name_reasoning(json_t *message, const moe_chat_form_t *form, moe_error_t *error)
+{
+    json_t *reasoning = json_object_get(message, "reasoning_content");
+    const json_t *content = json_object_get(message, "content");
+
+    if (!json_is_string(reasoning)) {
+        reasoning = json_object_get(message, "reasoning");
+    }
+    if (!json_is_string(reasoning) || json_object_get(message, form->reasoning) != NULL) {
+        return 0;
+    }
+    if (strcmp(form->reasoning, "thinking") == 0 && json_string_length(content) > 0
+        && has_calls(message))
+    {
+        return set_member(message, form->reasoning, join_texts(reasoning, content, error), error) != 0
+               ? -1 : set_member(message, "content", json_string(""), error);
+    }
+    return set_member(message, form->reasoning, json_incref(reasoning), error);
+}
+
+
+static int check_message(json_t *message, size_t number, const moe_chat_form_t *form,
+                         moe_error_t *error)
+{
+    const json_t *role = json_object_get(message, "role");
+
     if (!json_is_object(message)) {
         return moe_fail(error, MOE_INVALID, "messages[%zu]: not an object", number);
     }
-    if (!json_is_string(json_object_get(message, "role"))) {
+    if (!json_is_string(role)) {
         return moe_fail(error, MOE_INVALID, "messages[%zu].role: missing or not a string", number);
     }
-    return check_content(message, number, join_parts, error);
+    if (!form->knows_developer && strcmp(json_string_value(role), "developer") == 0
+        && set_member(message, "role", json_string("system"), error) != 0)
+    {
+        return -1;
+    }
+    return check_content(message, number, form, error) != 0
+           ? -1 : name_reasoning(message, form, error);
 }
 
 
-json_t *moe_chat_messages_parse(const char *data, size_t size, int join_parts,
+json_t *moe_chat_messages_parse(const char *data, size_t size, const moe_chat_form_t *form,
                                 moe_error_t *error)
 {
     json_error_t where;
@@ -116,7 +183,7 @@ json_t *moe_chat_messages_parse(const char *data, size_t size, int join_parts,
         return NULL;
     }
     for (size_t i = 0; i < json_array_size(messages); i++) {
-        if (check_message(json_array_get(messages, i), i, join_parts, error) != 0) {
+        if (check_message(json_array_get(messages, i), i, form, error) != 0) {
             json_decref(messages);
             return NULL;
         }
@@ -134,7 +201,9 @@ static int parse_arguments(json_t *holder)
     if (!json_is_string(given)) {
         return 0;
     }
-    parsed = json_loadb(json_string_value(given), json_string_length(given), JSON_ALLOW_NUL, NULL);
+    parsed = json_string_length(given) == 0
+             ? json_object() : json_loadb(json_string_value(given), json_string_length(given),
+                                          JSON_ALLOW_NUL, NULL);
     if (!json_is_object(parsed)) {
         json_decref(parsed);
         return 0;
@@ -161,6 +230,24 @@ int moe_chat_messages_parse_arguments(json_t *messages, moe_error_t *error)
         }
     }
     return replaced;
+}
+
+
+int moe_chat_messages_fill_contents(json_t *messages, moe_error_t *error)
+{
+    int filled = 0;
+
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+
+        if (json_is_null(json_object_get(message, "content")) && has_calls(message)) {
+            if (set_member(message, "content", json_string(""), error) != 0) {
+                return -1;
+            }
+            filled++;
+        }
+    }
+    return filled;
 }
 
 

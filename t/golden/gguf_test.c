@@ -221,7 +221,7 @@ static void encode(const char *path, const char *string, int trusted, moe_ids_t 
     moe_text_t text = { 0 };
     moe_error_t error;
 
-    if (moe_texts_open(path, &tokenizer, NULL, &error) != 0) {
+    if (moe_texts_open(path, NULL, &tokenizer, NULL, &error) != 0) {
         fail_msg("%s: %s", path, error.message);
     }
     assert_int_equal(moe_text_append(&text, string, strlen(string), trusted, &error), 0);
@@ -299,7 +299,7 @@ static void test_texts(void **state)
         moe_ids_free(&ids[1]);
     }
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(moe_texts_open(models[i], &tokenizers[i], &chats[i], &error), 0);
+        assert_int_equal(moe_texts_open(models[i], NULL, &tokenizers[i], &chats[i], &error), 0);
     }
     compare_pieces(tokenizers[0], tokenizers[1]);
     compare_chats(chats[0], chats[1]);

@@ -351,6 +351,68 @@ static void tool_arguments(void **state)
     expect_with("{{ messages[0].tool_calls[0].arguments }}", broken, NULL, 0, "{oops");
     expect_with("{{ messages[0].tool_calls[0].function.arguments.x.y }}", messages, NULL, 0,
                 "!template line 1: 'x' is undefined");
+    expect_with("{{ messages[0].tool_calls[0].arguments|tojson }}", "[{\"role\":\"assistant\","
+                "\"tool_calls\":[{\"arguments\":\"\"}]}]", NULL, 0, "{}");
+}
+
+
+#define CALLS "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]"
+
+/* A message of tool calls needs no content; templates see null, or nothing where they must. */
+static void contents_of_calls(void **state)
+{
+    const char *given = "[{\"role\":\"assistant\",\"content\":null," CALLS "}]";
+    const char *missing = "[{\"role\":\"assistant\"," CALLS "}]";
+    const char *templates[][2] = {
+        { "{{ messages[0].content is none }}", "True" },
+        { "{{ '[' + messages[0].content + ']' }}{{ messages[0].tool_calls[0].function.arguments.a }}",
+          "‹[]›1" },
+        { "{{ messages[0].content + messages[0].tool_calls[0].function.arguments }}", "{\"a\":1}" },
+        { "{{ messages[0].content.x.y }}", "!template line 1: 'x' is undefined" }
+    };
+
+    for (size_t i = 0; i < sizeof(templates) / sizeof(templates[0]); i++) {
+        expect_with(templates[i][0], given, NULL, 0, templates[i][1]);
+        expect_with(templates[i][0], missing, NULL, 0, templates[i][1]);
+    }
+}
+
+
+static void names_of_reasoning(void **state)
+{
+    static const struct {
+        const char *template, *members, *expected;
+    } rows[] = {
+        { "{{ m.reasoning_content }}", "\"reasoning_content\":\"r\"", "r" },
+        { "{{ m.reasoning_content }}", "\"reasoning\":\"r\"", "r" },
+        { "{{ m['reasoning'] }}", "\"reasoning_content\":\"r\"", "r" },
+        { "{% if 'thinking' in m %}{{ m.thinking }}/{{ m.content }}{% endif %}",
+          "\"reasoning_content\":\"r\",\"content\":\"c\"", "r‹/›c" },
+        { "{{ m.thinking }}/{{ m.content }}", "\"reasoning\":\"r\",\"content\":\"c\"," CALLS,
+          "r\n\nc‹/›" },
+        { "{{ m.thinking }}/{{ m.content }}", "\"reasoning\":\"r\",\"content\":null," CALLS,
+          "r‹/›None" },
+        { "{{ m.thinking }}", "\"reasoning\":\"r\",\"thinking\":\"t\"", "t" },
+        { "{{ m.reasoning_content is none }}", "\"reasoning_content\":null", "True" },
+        { "{{ m.reasoning_content is undefined and not thinking }}", "\"content\":\"c\"", "True" }
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char template[256], messages[512];
+
+        snprintf(template, sizeof(template), "{%% set m = messages[0] %%}%s", rows[i].template);
+        snprintf(messages, sizeof(messages), "[{\"role\":\"assistant\",%s}]", rows[i].members);
+        expect_with(template, messages, NULL, 0, rows[i].expected);
+    }
+}
+
+
+static void developers(void **state)
+{
+    const char *messages = "[{\"role\":\"developer\",\"content\":\"x\"}]";
+
+    expect_with("{{ messages[0].role }}", messages, NULL, 0, "‹system›");
+    expect_with("{{ messages[0].role == 'developer' }}", messages, NULL, 0, "True");
 }
 
 
@@ -473,6 +535,9 @@ int main(void)
         cmocka_unit_test(roles_make_markers),
         cmocka_unit_test(lists_where_the_template_takes_them),
         cmocka_unit_test(tool_arguments),
+        cmocka_unit_test(contents_of_calls),
+        cmocka_unit_test(names_of_reasoning),
+        cmocka_unit_test(developers),
         cmocka_unit_test(continue_final),
         cmocka_unit_test(sources_of_templates),
         cmocka_unit_test(override),

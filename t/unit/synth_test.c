@@ -163,7 +163,7 @@ static void check_texts(const char *shape, int bos)
     snprintf(path, sizeof(path), "%s/model.gguf", directory);
     make(&(moe_synth_options_t) { .shape = shape, .type = MOE_Q4_0, .threads = 1, .layers = 1 },
          path);
-    assert_int_equal(moe_texts_open(path, &tokenizer, &chat, &error), 0);
+    assert_int_equal(moe_texts_open(path, NULL, &tokenizer, &chat, &error), 0);
     assert_int_equal(moe_tokenizer_size(tokenizer), 2560);
     assert_int_equal(moe_text_append(&text, string, strlen(string), 0, &error), 0);
     assert_int_equal(moe_tokenizer_encode(tokenizer, &text, MOE_ENCODE_POST_PROCESS, 0, &ids,

@@ -28,7 +28,7 @@ use Moe::Server;
 our @EXPORT = (@Test::More::EXPORT, qw(
     server finish client send_body post completion chat get stream hold collect collect_all parallel
     essence counts metric metrics running waiting idle tokenize wait_until long_body json_encode
-    json_decode time sleep file_content engine_command sample
+    json_decode time sleep file_content engine_command sample is_error
 ));
 
 use constant WATCHDOG => 400;
@@ -102,6 +102,22 @@ END {
 
 sub wait_until {
     return Moe::Server::wait_until(@_);
+}
+
+
+# An answer that is a short error of this status, with these members.
+sub is_error {
+    my ($answer, $status, $name, %expected) = @_;
+    my $error = ($answer->{json} // {})->{error} // {};
+    my @wrong = grep { ($error->{$_} // '') ne ($expected{$_} // '') } sort keys %expected;
+
+    push @wrong, 'status' if $answer->{status} != $status;
+    push @wrong, 'content type' if $answer->{headers}{'content-type'} !~ m{^application/json};
+    push @wrong, 'message' if length($error->{message} // '') < 6;
+    push @wrong, 'size' if length $answer->{body} >= 4096;
+    is(join(', ', @wrong), '', $name)
+        or diag("$answer->{status}: " . substr $answer->{body}, 0, 300);
+    return;
 }
 
 
