@@ -84,10 +84,10 @@ static void print_gqa(const moe_gqa_t *gqa)
         [MOE_QK_NORM_WHOLE] = ", q and k normalised"
     };
 
-    printf(LABEL "GQA, %u heads of %u, %u of keys and values%s%s%s, softmax scale %.7g\n",
+    printf(LABEL "GQA, %u heads of %u, %u of keys and values%s%s%s%s, softmax scale %.7g\n",
            "  mixer", gqa->heads, gqa->head, gqa->kv_heads, norms[gqa->norm],
            gqa->biases ? ", biases" : "", gqa->output_bias ? " in all projections" : "",
-           (double) gqa->scale);
+           gqa->has_sinks ? ", sinks" : "", (double) gqa->scale);
     print_rope(&gqa->rotary, gqa->head);
 }
 
@@ -112,6 +112,24 @@ static void print_router(const moe_block_t *moe)
 }
 
 
+static void print_windows(const moe_model_t *model)
+{
+    uint32_t n = 0, size = 0;
+
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        const moe_layer_t *layer = &model->layers[i];
+
+        if (layer->mixer == MOE_MIXER_GQA && layer->gqa.window > 0) {
+            size = layer->gqa.window;
+            n++;
+        }
+    }
+    if (n > 0) {
+        printf(LABEL "of %u tokens in %u layers\n", "  window", size, n);
+    }
+}
+
+
 /* Layers of one kind have the same sizes in every family: the first of each kind is described. */
 static void print_layers(const moe_model_t *model)
 {
@@ -132,6 +150,7 @@ static void print_layers(const moe_model_t *model)
            n_moe);
     if (model->layers[0].mixer == MOE_MIXER_GQA) {
         print_gqa(&model->layers[0].gqa);
+        print_windows(model);
     } else {
         print_mla(&model->layers[0].mla);
     }

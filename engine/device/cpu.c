@@ -583,6 +583,26 @@ static size_t group_panels(const moe_attention_t *a)
 }
 
 
+/* The first position that a row at `position` sees. */
+static uint32_t first_seen(const moe_attention_t *a, uint32_t position)
+{
+    return a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
+}
+
+
+/* The splits that it lies in: from which one on, and how many. */
+static uint32_t first_split(const moe_attention_t *a, uint32_t position)
+{
+    return first_seen(a, position) / SPLIT;
+}
+
+
+static uint32_t count_splits(const moe_attention_t *a, uint32_t position)
+{
+    return position / SPLIT - first_split(a, position) + 1;
+}
+
+
 static int cpu_reserve_attention(moe_device_t *device, const moe_attention_t *a, uint32_t context,
                                  moe_error_t *error)
 {
@@ -658,9 +678,9 @@ static void attend_units(void *context, size_t first, size_t last, unsigned thre
     for (size_t i = first; i < last; i++) {
         const size_t panel = i % j->panels, unit = i / j->panels;
         const panel_t heads = panel_of(a, panel);
-        const uint32_t row = j->self->units[unit].row;
-        const size_t start = (size_t) j->self->units[unit].split * SPLIT;
-        const size_t end = (size_t) j->rows->positions[row] + 1;
+        const uint32_t row = j->self->units[unit].row, position = j->rows->positions[row];
+        const size_t split = (size_t) j->self->units[unit].split * SPLIT;
+        const size_t seen = first_seen(a, position), end = (size_t) position + 1;
         const moe_attend_t attend = {
             .query = j->query + (row * (size_t) a->heads + heads.first) * (size - key),
             .heads = heads.count, .key = key, .width = size - key, .latent = a->latent,
@@ -668,7 +688,8 @@ static void attend_units(void *context, size_t first, size_t last, unsigned thre
             .block_stride = j->cache->block_stride,
             .row_stride = j->cache->row_stride, .block_tokens = j->cache->block_tokens,
             .blocks = j->rows->tables + (size_t) j->rows->sequences[row] * j->rows->table_stride,
-            .first = start, .last = end - start < SPLIT ? end : start + SPLIT, .scale = a->scale,
+            .first = seen > split ? seen : split,
+            .last = end - split < SPLIT ? end : split + SPLIT, .scale = a->scale,
             .scratch = j->self->attend_scratch + thread * j->self->scratch_floats,
             .part = part_of(j, panel, unit),
         };
@@ -678,7 +699,7 @@ static void attend_units(void *context, size_t first, size_t last, unsigned thre
 }
 
 
-/* Items: the units with split 0, which stand for their row, times head panels. */
+/* Items: the units with the first split, which stand for their row, times head panels. */
 static void join_units(void *context, size_t first, size_t last, unsigned thread)
 {
     const attend_job_t *j = context;
@@ -687,12 +708,12 @@ static void join_units(void *context, size_t first, size_t last, unsigned thread
     for (size_t i = first; i < last; i++) {
         const size_t panel = i % j->panels, unit = i / j->panels;
         const panel_t heads = panel_of(a, panel);
-        const uint32_t row = j->self->units[unit].row;
+        const uint32_t row = j->self->units[unit].row, position = j->rows->positions[row];
 
-        if (j->self->units[unit].split == 0) {
+        if (j->self->units[unit].split == first_split(a, position)) {
             j->self->kernels->attend_join(
-                part_of(j, panel, unit), j->rows->positions[row] / SPLIT + 1,
-                heads.count, a->latent,
+                part_of(j, panel, unit), count_splits(a, position), heads.count, a->latent,
+                a->sinks ? a->sinks + heads.first : NULL,
                 j->y + (row * (size_t) a->heads + heads.first) * a->latent, a->latent);
         }
     }
@@ -714,10 +735,12 @@ static void cpu_attend(moe_device_t *device, const moe_attention_t *attention,
     for (uint32_t row = 0; row < rows->n;) {
         job.n_units = 0;
         while (row < rows->n
-               && job.n_units + rows->positions[row] / SPLIT + 1 <= self->max_units)
+               && job.n_units + count_splits(attention, rows->positions[row]) <= self->max_units)
         {
-            for (uint32_t split = 0; split <= rows->positions[row] / SPLIT; split++) {
-                self->units[job.n_units++] = (unit_t) {row, split};
+            const uint32_t position = rows->positions[row];
+
+            for (uint32_t s = first_split(attention, position); s <= position / SPLIT; s++) {
+                self->units[job.n_units++] = (unit_t) {row, s};
             }
             row++;
         }

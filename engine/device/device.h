@@ -78,6 +78,9 @@ typedef struct {
     float scale;
     uint32_t groups;                    /* of equally many heads; 0: one */
     int apart;                          /* what is averaged does not score: values, then keys */
+    uint32_t window;                    /* positions that a row sees, its own included; 0: all */
+    const float *sinks;                 /* [heads] scores that share in the softmax and average
+                                         * nothing; they are not scaled; NULL: none */
 } moe_attention_t;
 
 typedef struct {
@@ -220,8 +223,8 @@ typedef struct {
     void (*copy_rows)(moe_device_t *device, const moe_kv_t *cache, uint32_t from, uint32_t to,
                       uint32_t tokens);
 
-    /* query: [n, heads, latent + rope], only rope when they are apart; each row attends to all
-     * positions up to its own; y: [n, heads, latent]. */
+    /* query: [n, heads, latent + rope], only rope when they are apart; each row attends to the
+     * positions up to its own, as many as its window has; y: [n, heads, latent]. */
     void (*attend)(moe_device_t *device, const moe_attention_t *attention, const moe_rows_t *rows,
                    const moe_kv_t *cache, const float *query, float *y);
 

@@ -9,6 +9,8 @@
  *     cache row = [v | rotate(k)] of each kv head
  *     y = output attend(rotate(q), cache)
  *
+ * The cache has rows of all tokens, also where a window lets a layer see the last ones only.
+ *
  * The ranks of a tensor-parallel group divide the kv heads with their query heads, and the rows of
  * the output projection; every one computes q, k and v (a norm may need all of them) and keeps the
  * whole cache.
@@ -26,6 +28,7 @@ typedef struct {
     moe_matrix_t *q, *k, *output;
     moe_matrix_t *v;                    /* stack of kv heads */
     const float *q_norm, *k_norm;       /* NULL: no norm */
+    const float *sinks;                 /* of all heads; NULL: none */
     const float *rope;
     moe_attention_t attention;
 } gqa_t;
@@ -126,6 +129,9 @@ static int load_weights(gqa_t *self, moe_loader_t *loader, moe_error_t *error)
     {
         return -1;
     }
+    if (g->has_sinks && (self->sinks = moe_load_vector(loader, &g->sinks, error)) == NULL) {
+        return -1;
+    }
     self->output = moe_split_load(&self->rows, loader, &g->output, error);
     return self->output ? 0 : -1;
 }
@@ -136,6 +142,7 @@ static void *gqa_create(const moe_layer_t *layer, const moe_mixer_env_t *env, mo
     const moe_gqa_t *g = &layer->gqa;
     moe_device_t *device = env->loader->device;
     gqa_t *self = device->ops->allocate(device, sizeof(*self), error);
+    const uint32_t shared = g->heads / g->kv_heads;     /* query heads of a kv head */
 
     if (self == NULL) {
         return NULL;
@@ -145,13 +152,16 @@ static void *gqa_create(const moe_layer_t *layer, const moe_mixer_env_t *env, mo
     self->hidden = env->hidden;
     self->groups = split_groups(g, env->world);
     self->rows = moe_split_of(env->world, env->hidden, 1);
-    self->attention = (moe_attention_t) {
-        .heads = self->groups.count * (g->heads / g->kv_heads), .latent = g->head, .rope = g->head,
-        .scale = g->scale, .groups = self->groups.count, .apart = 1
-    };
     self->rope = moe_rope_table(env->ropes, device, &g->rotary, env->context, error);
-    if (self->rope == NULL || load_weights(self, env->loader, error) != 0
-        || device->ops->reserve_attention(device, &self->attention, env->context, error) != 0)
+    if (self->rope == NULL || load_weights(self, env->loader, error) != 0) {
+        return NULL;
+    }
+    self->attention = (moe_attention_t) {
+        .heads = self->groups.count * shared, .latent = g->head, .rope = g->head,
+        .scale = g->scale, .groups = self->groups.count, .apart = 1, .window = g->window,
+        .sinks = self->sinks ? self->sinks + self->groups.first * shared : NULL
+    };
+    if (device->ops->reserve_attention(device, &self->attention, env->context, error) != 0)
     {
         return NULL;
     }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/model/sparse.h"
+#include "engine/model/windows.h"
 
 /* A key of which this engine knows one value only. */
 typedef struct {
@@ -32,6 +33,7 @@ typedef struct {
     const char *bias_key;               /* of biases of q, k and v; NULL: never */
     int bias_otherwise;                 /* where the config says nothing */
     int output_bias;                    /* where the others are, the output has one, too */
+    moe_windows_kind_t windows;
     double norm_eps;                    /* where the config says nothing */
     int is_tied;                        /* likewise */
     const switch_t *switches;           /* ended by a NULL; NULL: none */
@@ -47,6 +49,7 @@ typedef struct {
     const traits_t *traits;
     moe_outline_t outline;
     moe_gqa_t gqa;              /* without weights and frequencies */
+    moe_windows_t windows;
     moe_rope_t rope;
     moe_sparse_t sparse;        /* if traits->sparse, else: */
     moe_router_t router;        /* without weights */
@@ -71,9 +74,9 @@ static const char *const mixtral_keys[] = {
 };
 
 static const char *const qwen2_moe_keys[] = {
-    COMMON_KEYS, "decoder_sparse_step", "layer_types", "max_window_layers", "mlp_only_layers",
+    COMMON_KEYS, MOE_WINDOWS_KEYS, "decoder_sparse_step", "mlp_only_layers",
     "moe_intermediate_size", "norm_topk_prob", "num_experts", "qkv_bias",
-    "shared_expert_intermediate_size", "use_sliding_window", NULL
+    "shared_expert_intermediate_size", NULL
 };
 
 static const char *const qwen3_moe_keys[] = {
@@ -156,22 +159,24 @@ static const traits_t all_traits[] = {
         .family = &moe_family_mixtral, .experts_key = "num_local_experts",
         .width_key = "intermediate_size", .block = "block_sparse_moe",
         .expert = { "w1.weight", "w3.weight", "w2.weight" },
-        .norm = MOE_QK_NORM_NONE, .norm_eps = 1e-5, .score = MOE_SCORE_SOFTMAX, .normalises = 1
+        .norm = MOE_QK_NORM_NONE, .windows = MOE_WINDOWS_ALL, .norm_eps = 1e-5,
+        .score = MOE_SCORE_SOFTMAX, .normalises = 1
     },
     {
         .family = &moe_family_qwen2_moe, .experts_key = "num_experts",
         .width_key = "moe_intermediate_size", .block = "mlp",
         .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
-        .norm = MOE_QK_NORM_NONE, .bias_key = "qkv_bias", .bias_otherwise = 1, .norm_eps = 1e-6,
-        .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1, .has_shared = 1
+        .norm = MOE_QK_NORM_NONE, .bias_key = "qkv_bias", .bias_otherwise = 1,
+        .windows = MOE_WINDOWS_SOME, .norm_eps = 1e-6, .score = MOE_SCORE_SOFTMAX,
+        .has_dense_layers = 1, .has_shared = 1
     },
     {
         .family = &moe_family_qwen3_moe, .experts_key = "num_experts",
         .width_key = "moe_intermediate_size", .block = "mlp",
         .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
         .norm = MOE_QK_NORM_HEAD, .norm_key = "use_qk_norm", .norm_otherwise = 1,
-        .bias_key = "attention_bias", .output_bias = 1, .norm_eps = 1e-6,
-        .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1
+        .bias_key = "attention_bias", .output_bias = 1, .windows = MOE_WINDOWS_SWITCHED,
+        .norm_eps = 1e-6, .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1
     },
     {
         .family = &moe_family_minimax_m2, .experts_key = "num_local_experts",
@@ -216,32 +221,6 @@ static const traits_t *traits_of(const moe_family_t *family)
 }
 
 
-/* A window that no sequence outgrows is none; Qwen's configs give one that they do not use. */
-static void refuse_windows(const settings_t *s, moe_config_t *config)
-{
-    const json_t *window = moe_config_get(config, "sliding_window"), *type;
-    const json_t *types = moe_config_get(config, "layer_types");
-    const int used = moe_config_bool_or(config, "use_sliding_window", !s->traits->has_dense_layers);
-    size_t i;
-
-    if (used && s->traits->has_dense_layers) {
-        moe_config_fail(config, "use_sliding_window", "true is not supported");
-    } else if (used && window != NULL
-               && moe_config_uint(config, "sliding_window", 1, UINT32_MAX) < s->outline.context)
-    {
-        moe_config_fail(config, "sliding_window", "windows are not supported");
-    }
-    if (types != NULL && json_array_size(types) != s->outline.layers) {
-        moe_config_fail(config, "layer_types", "not an array of num_hidden_layers entries");
-    }
-    json_array_foreach(types, i, type) {
-        if (!json_is_string(type) || strcmp(json_string_value(type), "full_attention") != 0) {
-            moe_config_fail(config, "layer_types", "entry %zu is not full_attention", i);
-        }
-    }
-}
-
-
 static void read_attention(settings_t *s, moe_config_t *config)
 {
     moe_gqa_t *gqa = &s->gqa;
@@ -265,7 +244,8 @@ static void read_attention(settings_t *s, moe_config_t *config)
     if (moe_config_get(config, "clip_qkv") != NULL) {
         moe_config_fail(config, "clip_qkv", "clipping is not supported");
     }
-    refuse_windows(s, config);
+    moe_windows_read(&s->windows, config, s->traits->windows, s->outline.layers,
+                     s->outline.context);
     if (moe_config_get(config, "rope_theta") == NULL
         && json_object_get(moe_config_get(config, "rope_parameters"), "rope_theta") == NULL)
     {
@@ -549,6 +529,7 @@ static int describe(const moe_family_t *family, moe_model_t *model, const moe_co
 
         layer->mixer = MOE_MIXER_GQA;
         layer->gqa = s.gqa;
+        layer->gqa.window = moe_windows_of(&s.windows, i);
         if (s.traits->sparse) {
             moe_sparse_describe(&s.sparse, layer, i);
             continue;

@@ -70,9 +70,13 @@ typedef struct {
     moe_qk_norm_t norm;
     float norm_eps;
     moe_rotary_t rotary;
+    uint32_t window;                    /* positions that a token sees, its own included; 0: all */
+    int has_sinks;
     int biases, output_bias;            /* of q, k and v; of output */
     moe_weight_t q, k, v;               /* [heads * head, H], [kv_heads * head, H] */
     moe_vector_t q_norm, k_norm;
+    moe_vector_t sinks;                 /* [heads]: a score of each head's softmax that nothing is
+                                         * averaged by (arXiv 2309.17453); may be empty */
     moe_weight_t output;                /* [H, heads * head] */
 } moe_gqa_t;
 

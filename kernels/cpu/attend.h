@@ -30,13 +30,16 @@ typedef struct {
 } block_t;
 
 
-/* The block at a position, as far as the stretch goes: in place, or widened into memory.  That costs
- * little, since all 16 heads use it. */
+/* The block at a position, from there on as far as the stretch goes: in place, or widened into
+ * memory.  That costs little, since all 16 heads use it. */
 static block_t cache_block(const moe_attend_t *a, size_t position, float *memory)
 {
+    const size_t before = position % a->block_tokens;
     const char *rows = (const char *) a->cache
-                       + a->blocks[position / a->block_tokens] * a->block_stride;
-    const size_t rest = a->last - position, n = rest < a->block_tokens ? rest : a->block_tokens;
+                       + a->blocks[position / a->block_tokens] * a->block_stride
+                       + before * a->row_stride;
+    const size_t rest = a->last - position, room = a->block_tokens - before;
+    const size_t n = rest < room ? rest : room;
     block_t block = { memory, n, moe_kv_row_size(a->type, a->key + a->width) };
 
     if (a->type == MOE_KV_F32) {
@@ -58,7 +61,7 @@ static void attend_scores(const moe_attend_t *a, float *panel, float *scores, fl
             panel[i * MOE_PANEL + h] = a->query[h * a->width + i];
         }
     }
-    for (size_t p = a->first; p < a->last; p += a->block_tokens) {
+    for (size_t p = a->first, n; p < a->last; p += n) {
         const block_t block = cache_block(a, p, memory);
         const tile_t tile = {
             .w = (const char *) panel, .w_panel = a->width * MOE_PANEL, .w_step = MOE_PANEL,
@@ -67,6 +70,7 @@ static void attend_scores(const moe_attend_t *a, float *panel, float *scores, fl
         };
 
         run_product(tile, block.n, MOE_PANEL, MOE_ELEMENT_F32, 0);
+        n = block.n;
     }
 }
 
@@ -103,7 +107,7 @@ static void attend(const moe_attend_t *a)
 
     attend_scores(a, panel, scores, memory);
     attend_softmax(a, scores);
-    for (size_t p = a->first; p < a->last; p += a->block_tokens) {
+    for (size_t p = a->first, n; p < a->last; p += n) {
         const block_t block = cache_block(a, p, memory);
         const tile_t tile = {
             .w = (const char *) block.rows, .w_panel = MOE_PANEL, .w_step = block.stride,
@@ -113,14 +117,19 @@ static void attend(const moe_attend_t *a)
         };
 
         run_product(tile, a->heads, latent, MOE_ELEMENT_F32, 1);
+        n = block.n;
     }
 }
 
 
-/* The sum of all parts relative to their largest score; the parts' maxima become their factors. */
-static void join_factors(float *parts, size_t n_parts, size_t part_size, float *inverse)
+/* The sum of all parts relative to their largest score, sinks included; the parts' maxima become
+ * their factors. */
+static void join_factors(float *parts, size_t n_parts, size_t part_size, const float *sinks,
+                         size_t heads, float *inverse)
 {
-    v16 maximum = v16_load(parts), sum = v16_set1(0.0f);
+    const v16 sink = sinks ? v16_load_n(sinks, heads) : v16_set1(0.0f);
+    v16 maximum = sinks ? v16_max(sink, v16_load(parts)) : v16_load(parts);
+    v16 sum = v16_set1(0.0f);
 
     for (size_t i = 1; i < n_parts; i++) {
         maximum = v16_max(v16_load(parts + i * part_size), maximum);
@@ -132,17 +141,20 @@ static void join_factors(float *parts, size_t n_parts, size_t part_size, float *
         v16_store(part, factor);
         sum = v16_fma(factor, v16_load(part + MOE_PANEL), sum);
     }
+    if (sinks) {
+        sum = v16_add(sum, v16_exp(v16_sub(sink, maximum)));
+    }
     v16_store(inverse, v16_div(v16_set1(1.0f), sum));
 }
 
 
-static void attend_join(float *parts, size_t n_parts, size_t heads, size_t latent, float *y,
-                        size_t y_stride)
+static void attend_join(float *parts, size_t n_parts, size_t heads, size_t latent,
+                        const float *sinks, float *y, size_t y_stride)
 {
     const size_t part_size = moe_attend_part(latent), row = round_to_panels(latent);
     float inverse[MOE_PANEL];
 
-    join_factors(parts, n_parts, part_size, inverse);
+    join_factors(parts, n_parts, part_size, sinks, heads, inverse);
     for (size_t h = 0; h < heads; h++) {
         for (size_t i = 0; i < latent; i += MOE_PANEL) {
             v16 sum = v16_set1(0.0f);

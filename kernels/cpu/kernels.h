@@ -59,7 +59,7 @@ typedef struct {
     size_t row_stride;              /* bytes between tokens of a block */
     size_t block_tokens;            /* at most MOE_ATTEND_ROWS */
     const uint32_t *blocks;         /* of the sequence */
-    size_t first, last;             /* first: a multiple of block_tokens; last > first */
+    size_t first, last;             /* last > first */
     float scale;
     float *scratch;                 /* moe_attend_scratch floats */
     float *part;                    /* out: moe_attend_part floats */
@@ -132,9 +132,10 @@ typedef struct {
     void (*attend)(const moe_attend_t *attend);
 
     /* Joins the parts of one row in their order into y: [heads, latent], y_stride between heads.
-     * Their maxima are overwritten. */
-    void (*attend_join)(float *parts, size_t n_parts, size_t heads, size_t latent, float *y,
-                        size_t y_stride);
+     * Their maxima are overwritten.  sinks: [heads] scores that count in the sums of weights only;
+     * NULL: none. */
+    void (*attend_join)(float *parts, size_t n_parts, size_t heads, size_t latent,
+                        const float *sinks, float *y, size_t y_stride);
 
     /* scores: logits in, scores out; keys: scratch; both [experts].  ids, weights: [top_k], by
      * falling key; ties go to the lower index. */

@@ -20,7 +20,7 @@ DEFAULTS = dict(
     vocabulary=96, layers=3, dense_layers=1, context=256, heads=4, q_lora=24, kv_lora=32, nope=16,
     rope=8, value=16, dense_width=96, expert_width=32, experts=8, top_k=3, groups=4, groups_kept=2,
     shared=1, normalise=1, tied=0, yarn=0, interleaved=1, mtp=1, scale=2.5, kv_heads=0, head=0,
-    biases=0, qk_norm=0, rotary=0, seed=1)
+    biases=0, qk_norm=0, rotary=0, window=0, seed=1)
 V2 = dict(model_type='deepseek_v2', topk_method='greedy', scoring='softmax', q_lora=0, groups=1,
           groups_kept=1, shared=2, normalise=0, mtp=0, scale=1.0, yarn=1)
 GQA = dict(topk_method='greedy', scoring='softmax', groups=1, groups_kept=1, shared=0, normalise=0,
@@ -52,6 +52,9 @@ VARIANTS = {
     'Qwen2-MoE, dense layer, normalised, no biases': dict(
         GQA, model_type='qwen2_moe', shared=1, dense_layers=1, normalise=1, tied=1, seed=17),
     'Qwen3-MoE, biases': dict(GQA, model_type='qwen3_moe', biases=1, normalise=1, seed=15),
+    'Mixtral, windows': dict(GQA, model_type='mixtral', normalise=1, window=7, seed=18),
+    'Qwen2-MoE, windows': dict(GQA, model_type='qwen2_moe', shared=1, window=5, seed=19),
+    'Qwen3-MoE, windows': dict(GQA, model_type='qwen3_moe', window=1, seed=26),
     'MiniMax-M2': dict(SIGMOID, model_type='minimax_m2', qk_norm=1, seed=20),
     'MiniMax-M2, no norm, F16': dict(SIGMOID, model_type='minimax_m2', rotary=4, dtype='F16',
                                      seed=21),
@@ -291,6 +294,14 @@ def project(w, name, x):
     return y + w[name + '.bias'] if name + '.bias' in w else y
 
 
+def hidden_positions(o, p, n):
+    """What a row must not see: later positions, and those before its window."""
+    hidden, layer = np.triu(np.ones((n, n), bool), 1), int(p.split('.')[2])
+    if o['window'] and (o['model_type'] != 'qwen2_moe' or layer % 2 == 0):
+        hidden |= np.tril(np.ones((n, n), bool), -o['window'])
+    return hidden
+
+
 def gqa(o, w, p, x):
     n, d = len(x), o['head']
     q, k, v = (project(w, p + name + '_proj', x) for name in 'qkv')
@@ -304,7 +315,7 @@ def gqa(o, w, p, x):
     q, k = gqa_rotate(q, *angle), gqa_rotate(k, *angle)
     k, v = (np.repeat(t, o['heads'] // o['kv_heads'], 0) for t in (k, v))
     scores = q @ k.transpose(0, 2, 1) / math.sqrt(d)
-    scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
+    scores[:, hidden_positions(o, p, n)] = -np.inf
     return project(w, p + 'o_proj', (softmax(scores) @ v).transpose(1, 0, 2).reshape(n, -1))
 
 

@@ -32,7 +32,7 @@ static tiny_model_t read_options(const json_t *object)
         NUMBER(dense_width), NUMBER(expert_width), NUMBER(experts), NUMBER(top_k), NUMBER(groups),
         NUMBER(groups_kept), NUMBER(shared), NUMBER(normalise), NUMBER(tied), NUMBER(yarn),
         NUMBER(interleaved), NUMBER(mtp), NUMBER(kv_heads), NUMBER(head),
-        NUMBER(biases), NUMBER(qk_norm), NUMBER(rotary),
+        NUMBER(biases), NUMBER(window), NUMBER(qk_norm), NUMBER(rotary),
 #undef NUMBER
     };
     tiny_model_t options = {

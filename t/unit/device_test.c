@@ -334,6 +334,57 @@ static void test_attention_waves(void **state)
 }
 
 
+/* A row sees as much as its window has: what lies before is not even read. */
+static void test_windows(void **state)
+{
+    enum { HEADS = 6, HEAD = 16, BLOCKS = 60, ROW = 2 * 2 * HEAD, LAST = BLOCKS * 16 - 3 };
+    static const uint32_t windows[] = {1, 16, 17, 100, 255, 256, 257, 600, LAST, LAST + 1, UINT32_MAX};
+    const uint32_t position = LAST, sequence = 0;
+    uint32_t table[BLOCKS];
+    fixture_t f = open_device(2);
+    const moe_rows_t row = {1, NULL, &position, &sequence, table, BLOCKS};
+    const float *query = random_floats(&f, HEADS * HEAD);
+    float *rows = random_floats(&f, BLOCKS * 16 * ROW), *y = allocate(&f, HEADS * HEAD);
+    float *whole = allocate(&f, HEADS * HEAD), *poisoned = allocate(&f, BLOCKS * 16 * ROW);
+    moe_attention_t attention = {
+        .heads = HEADS, .latent = HEAD, .rope = HEAD, .scale = 0.5f, .groups = 2, .apart = 1
+    };
+    moe_kv_t cache = {
+        .rows = rows, .type = MOE_KV_F32, .block_stride = 16 * ROW * sizeof(float),
+        .row_stride = ROW * sizeof(float), .block_tokens = 16
+    };
+    moe_error_t error;
+
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        table[b] = (b * 7 + 3) % BLOCKS;
+    }
+    assert_int_equal(f.ops->reserve_attention(f.device, &attention, BLOCKS * 16, &error), 0);
+    f.ops->attend(f.device, &attention, &row, &cache, query, whole);
+    for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
+        attention.window = windows[w];
+        cache.rows = rows;
+        f.ops->attend(f.device, &attention, &row, &cache, query, y);
+        assert_true((windows[w] > LAST)
+                    == (memcmp(y, whole, HEADS * HEAD * sizeof(float)) == 0));
+        for (uint32_t p = 0; p < BLOCKS * 16; p++) {
+            const size_t at = ((size_t) table[p / 16] * 16 + p % 16) * ROW;
+            const int seen = p <= LAST && LAST - p < windows[w];
+
+            for (size_t i = 0; i < ROW; i++) {
+                poisoned[at + i] = seen ? rows[at + i] : NAN;
+            }
+        }
+        cache.rows = poisoned;
+        f.ops->attend(f.device, &attention, &row, &cache, query, whole);
+        assert_memory_equal(y, whole, HEADS * HEAD * sizeof(float));
+        cache.rows = rows;
+        attention.window = 0;
+        f.ops->attend(f.device, &attention, &row, &cache, query, whole);
+    }
+    close_device(&f);
+}
+
+
 static void test_memory(void **state)
 {
     fixture_t f = open_device(1);
@@ -370,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_dispatch),
         cmocka_unit_test(test_convert),
         cmocka_unit_test(test_attention_waves),
+        cmocka_unit_test(test_windows),
         cmocka_unit_test(test_memory),
     };
 

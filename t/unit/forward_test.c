@@ -39,6 +39,7 @@ static tiny_model_t model_of(size_t index)
     }
     options = tiny_model_gqa(grouped[index - 1]);
     options.biases |= index == 3;
+    options.window = index == 2 ? 77 : index == 6 ? 9 : 0;
     if (index == 2) {
         options.heads = 20;             /* more of a group than fit a panel */
         options.kv_heads = 1;

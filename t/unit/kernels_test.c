@@ -342,7 +342,8 @@ static void test_rope(void **state)
 
 typedef struct {
     size_t heads, latent, rope, tokens;
-    float *query;
+    size_t first;                       /* position that is seen */
+    float *query, *sinks;               /* sinks NULL: none */
     moe_kv_type_t type;
     char *cache;                        /* blocks of 16 rows in mixed order */
     uint32_t blocks[64];
@@ -386,9 +387,9 @@ static void check_attend(const attend_case_t *c, const float *y)
     double *score = malloc(c->tokens * sizeof(double));
 
     for (size_t h = 0; h < c->heads; h++) {
-        double maximum = -INFINITY, sum = 0, norm = 0, error = 0;
+        double maximum = c->sinks ? c->sinks[h] : -INFINITY, sum = 0, norm = 0, error = 0;
 
-        for (size_t p = 0; p < c->tokens; p++) {
+        for (size_t p = c->first; p < c->tokens; p++) {
             score[p] = 0;
             for (size_t i = 0; i < width; i++) {
                 score[p] += (double) c->query[h * width + i] * cached(c, p, i);
@@ -396,14 +397,15 @@ static void check_attend(const attend_case_t *c, const float *y)
             score[p] *= c->scale;
             maximum = fmax(maximum, score[p]);
         }
-        for (size_t p = 0; p < c->tokens; p++) {
+        sum = c->sinks ? exp(c->sinks[h] - maximum) : 0;
+        for (size_t p = c->first; p < c->tokens; p++) {
             score[p] = exp(score[p] - maximum);
             sum += score[p];
         }
         for (size_t i = 0; i < c->latent; i++) {
             double value = 0;
 
-            for (size_t p = 0; p < c->tokens; p++) {
+            for (size_t p = c->first; p < c->tokens; p++) {
                 value += score[p] / sum * cached(c, p, i);
             }
             norm += value * value;
@@ -417,24 +419,27 @@ static void check_attend(const attend_case_t *c, const float *y)
 
 static float *run_attend(const moe_kernels_t *kernels, const attend_case_t *c, size_t split)
 {
-    const size_t n_parts = (c->tokens + split - 1) / split, part = moe_attend_part(c->latent);
+    const size_t skipped = c->first / split, part = moe_attend_part(c->latent);
+    const size_t n_parts = (c->tokens + split - 1) / split - skipped;
     float *parts = malloc(n_parts * part * sizeof(float));
     float *scratch = malloc(moe_attend_scratch(c->latent + c->rope, split) * sizeof(float));
     float *y = malloc((c->heads * c->latent + 1) * sizeof(float));
 
     y[c->heads * c->latent] = -1.0f;
     for (size_t i = 0; i < n_parts; i++) {
+        const size_t start = (i + skipped) * split, end = start + split;
         const moe_attend_t attend = {
             .query = c->query, .heads = c->heads, .width = c->latent + c->rope,
             .latent = c->latent, .cache = c->cache, .type = c->type, .block_stride = 16 * c->row,
-            .row_stride = c->row, .block_tokens = 16, .blocks = c->blocks, .first = i * split,
-            .last = (i + 1) * split < c->tokens ? (i + 1) * split : c->tokens, .scale = c->scale,
+            .row_stride = c->row, .block_tokens = 16, .blocks = c->blocks,
+            .first = start > c->first ? start : c->first,
+            .last = end < c->tokens ? end : c->tokens, .scale = c->scale,
             .scratch = scratch, .part = parts + i * part,
         };
 
         kernels->attend(&attend);
     }
-    kernels->attend_join(parts, n_parts, c->heads, c->latent, y, c->latent);
+    kernels->attend_join(parts, n_parts, c->heads, c->latent, c->sinks, y, c->latent);
     assert_true(y[c->heads * c->latent] == -1.0f);
     free(parts);
     free(scratch);
@@ -486,6 +491,12 @@ static void test_attend(void **state)
         for (c.type = MOE_KV_F32; c.type <= MOE_KV_Q8_0; c.type++) {
             check_attention(&c, rows);
         }
+        c.sinks = random_floats(c.heads, 8);
+        for (c.type = MOE_KV_F32; c.type <= MOE_KV_Q8_0; c.type++) {
+            c.first = c.tokens * (c.type + 1) / 4;
+            check_attention(&c, rows);
+        }
+        free(c.sinks);
         free(rows);
         free(c.query);
     }

@@ -409,6 +409,7 @@ static void test_damaged_grouped_configs(void **state)
         { NULL, "rope_theta", "config.json: rope_theta: missing" },
         { "{\"clip_qkv\": 8.0}", NULL, "clip_qkv: clipping is not supported" },
         { "{\"attention_bias\": true}", NULL, "layers.0.self_attn.q_proj.bias: missing" },
+        { "{\"sliding_window\": 128}", NULL, "sliding_window: windows are not supported" },
         { "{\"num_key_value_heads\": 4}", NULL, "num_key_value_heads: 4 does not divide" },
         { "{\"num_key_value_heads\": 12}", NULL, "num_key_value_heads: 12 is not within 1..6" },
         { "{\"num_key_value_heads\": 3}", NULL, "self_attn.k_proj.weight: shape [32, 64]" },
@@ -424,7 +425,8 @@ static void test_damaged_grouped_configs(void **state)
           "rope_scaling: rope_type: \"other\"" },
     };
     static const damage_t mixtral[] = {
-        { "{\"sliding_window\": 128}", NULL, "sliding_window: windows are not supported" },
+        { "{\"sliding_window\": 0}", NULL, "sliding_window: 0 is not within" },
+        { "{\"use_sliding_window\": true}", NULL, "use_sliding_window: unknown key" },
         { "{\"num_experts\": 8}", NULL, "num_experts: unknown key" },
         { "{\"norm_topk_prob\": false}", NULL, "norm_topk_prob: unknown key" },
         { "{\"num_experts_per_tok\": 9}", NULL, "num_experts_per_tok: 9 is not within 1..8" },
@@ -435,10 +437,15 @@ static void test_damaged_grouped_configs(void **state)
           "mlp.shared_expert.gate_proj.weight: shape [64, 64], expected [32, 64]" },
         { "{\"qkv_bias\": false}", NULL, "_proj.bias: not part of this model (9 such" },
         { "{\"attention_bias\": false}", NULL, "attention_bias: unknown key" },
+        { "{\"use_sliding_window\": 1}", NULL, "use_sliding_window: not true or false" },
+        { "{\"layer_types\": [\"full_attention\"]}", NULL, "layer_types: not an array of" },
+        { "{\"layer_types\": [\"full_attention\", \"chunked_attention\", \"\"]}", NULL,
+          "layer_types: entry 1 is neither" },
         { "{\"mlp_only_layers\": [2]}", NULL, "layers.2.mlp.gate_proj.weight: missing" },
     };
     static const damage_t qwen3[] = {
-        { "{\"use_sliding_window\": true}", NULL, "use_sliding_window: true is not supported" },
+        { "{\"use_sliding_window\": true}", NULL, "sliding_window: missing" },
+        { "{\"layer_types\": []}", NULL, "layer_types: unknown key" },
         { "{\"mlp_only_layers\": 1}", NULL, "mlp_only_layers: not an array" },
         { "{\"mlp_only_layers\": [3]}", NULL, "mlp_only_layers: entry 0 is no layer" },
         { "{\"mlp_only_layers\": [1]}", NULL, "layers.1.mlp.gate_proj.weight: missing" },

@@ -84,6 +84,7 @@ static void test_grouped_queries(void **state)
 
         model.kv_heads = 3;
         model.biases |= m == 2;
+        model.window = m == 1 ? 20 : m == 5 ? 9 : 0;
         f = open_model(model);
         expected = compute_alone(f, MOE_PAYLOAD_F32);
         for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++) {

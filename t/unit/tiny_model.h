@@ -33,6 +33,7 @@ typedef struct {
     uint32_t heads, q_lora, kv_lora, nope, rope, value;         /* q_lora 0: null in the config */
     uint32_t kv_heads, head;                                    /* of families with GQA */
     uint32_t biases;                                            /* of attention: 1: yes */
+    uint32_t window;                                            /* of attention: 0: none */
     uint32_t qk_norm, rotary;                                   /* of MiniMax-M2 and GLM-4.5: 1: yes;
                                                                  * dimensions of a head */
     uint32_t dense_width, expert_width, experts, top_k, groups, groups_kept, shared;
@@ -418,6 +419,12 @@ static inline json_t *tiny_gqa_config(const tiny_model_t *o)
     if (qwen) {
         json_object_set_new(config, "moe_intermediate_size", json_integer(o->expert_width));
         json_object_set(config, "mlp_only_layers", dense);
+    }
+    if (o->window > 0) {
+        json_object_set_new(config, "sliding_window", json_integer(o->window));
+    }
+    if (qwen) {
+        json_object_set_new(config, "use_sliding_window", json_boolean(o->window > 0));
     }
     if (o->yarn) {
         json_object_set_new(config, "rope_scaling", json_pack(
