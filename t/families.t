@@ -93,6 +93,7 @@ for my $case (@{$golden->{cases}}) {
     like($text, qr/^  experts +$experts of .*\b$config->{num_experts_per_tok} per token/m,
          "$name: its experts");
     like($text, qr/^sizes +hidden 64, vocabulary $vocabulary, context 256(, |$)/m, "$name: its sizes");
+    like($text, qr/^  mixer +(MLA|GQA), [^()]*$/m, "$name: its mixer");
     like($text, qr/^end of text +1$/m, "$name: its end of text");
     like($text, qr/^tokenizer +$vocabulary tokens$/m, "$name: its tokenizer");
     check_refusals($name, $config);

@@ -81,6 +81,7 @@ static void print_gqa(const moe_gqa_t *gqa)
 {
     static const char *const norms[] = {
         [MOE_QK_NORM_NONE] = "", [MOE_QK_NORM_HEAD] = ", q and k normalised by head",
+        [MOE_QK_NORM_ROTATED] = ", q and k normalised by head when rotated",
         [MOE_QK_NORM_WHOLE] = ", q and k normalised"
     };
 

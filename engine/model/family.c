@@ -30,14 +30,20 @@ const moe_family_t *const moe_families[] = {
 static const char *const neutral_keys[] = {
     "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "add_cross_attention",
     "architectures", "attention_dropout", "attn_implementation", "auto_map", "aux_loss_alpha",
-    "bos_token_id", "chunk_size_feed_forward", "cross_attention_hidden_size",
-    "decoder_start_token_id", "dtype", "eos_token_id", "ep_size", "finetuning_task", "id2label",
-    "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "max_length",
-    "model_type", "output_attentions", "output_hidden_states", "output_router_logits",
-    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "return_dict",
-    "router_aux_loss_coef", "sep_token_id", "seq_aux", "task_specific_params",
-    "tie_encoder_decoder", "tokenizer_class", "torch_dtype", "torchscript",
-    "transformers_version", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+    "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
+    "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample",
+    "dtype", "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_id", "ep_size",
+    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+    "forced_eos_token_id", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder",
+    "label2id", "length_penalty", "max_length", "min_length", "model_type", "no_repeat_ngram_size",
+    "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
+    "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix",
+    "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty",
+    "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "sep_token_id", "seq_aux",
+    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
+    "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16",
+    "use_cache",
     NULL
 };
 

@@ -109,7 +109,9 @@ static inline tiny_files_t reference_model_make(const json_t *test, const char *
 static inline int reference_is_supported(const json_t *test)
 {
     const json_t *config = json_object_get(test, "config");
-    const char *model_type = json_string_value(json_object_get(config, "model_type"));
+    const json_t *text = json_object_get(config, "text_config");
+    const char *model_type = json_string_value(json_object_get(text != NULL ? text : config,
+                                                               "model_type"));
 
     for (const moe_family_t *const *family = moe_families; *family != NULL; family++) {
         if (strcmp((*family)->model_type, model_type) == 0) {
