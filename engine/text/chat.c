@@ -399,6 +399,13 @@ void moe_chat_free(moe_chat_t *chat)
 }
 
 
+const char *moe_chat_source(const moe_chat_t *chat, size_t *size)
+{
+    *size = 0;
+    return chat->template != NULL ? moe_template_source(chat->template, size) : "";
+}
+
+
 int moe_chat_takes_tools(const moe_chat_t *chat)
 {
     return chat->template != NULL && moe_template_mentions(chat->template, "tools");

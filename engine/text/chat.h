@@ -25,6 +25,9 @@ moe_chat_t *moe_chat_create(const json_t *config, const char *where, const char 
 
 void moe_chat_free(moe_chat_t *chat);
 
+/* The text of the template, owned by the chat format; empty when there is none. */
+const char *moe_chat_source(const moe_chat_t *chat, size_t *size);
+
 typedef struct {
     const char *data;
     size_t size;                /* 0: not given */

@@ -20,6 +20,9 @@ typedef struct moe_template_s moe_template_t;
 moe_template_t *moe_template_parse(const char *source, size_t size, moe_error_t *error);
 void moe_template_free(moe_template_t *template);
 
+/* What it was parsed from; owned by the template. */
+const char *moe_template_source(const moe_template_t *template, size_t *size);
+
 /* 1 when a name or a string literal of the template is this word. */
 int moe_template_mentions(const moe_template_t *template, const char *word);
 

@@ -21,6 +21,8 @@ struct moe_template_s {
     moe_job_t job;              /* owns the rest */
     const moe_token_t *tokens;
     const moe_node_t *tree;
+    char *source;
+    size_t source_size;
 };
 
 const moe_template_limits_t moe_template_default_limits = {
@@ -407,8 +409,13 @@ moe_template_t *moe_template_parse(const char *source, size_t size, moe_error_t 
     } else if ((template->tokens = moe_template_lex(&template->job, source, size)) != NULL) {
         template->tree = moe_template_parse_tree(&template->job, template->tokens);
     }
+    template->source = template->tree ? moe_job_alloc(&template->job, size + 1) : NULL;
+    if (template->source != NULL) {
+        memcpy(template->source, source, size);
+        template->source_size = size;
+    }
     template->job.error = NULL;
-    if (template->tree == NULL) {
+    if (template->source == NULL) {
         moe_template_free(template);
         return NULL;
     }
@@ -422,6 +429,13 @@ void moe_template_free(moe_template_t *template)
         moe_job_free(&template->job);
         free(template);
     }
+}
+
+
+const char *moe_template_source(const moe_template_t *template, size_t *size)
+{
+    *size = template->source_size;
+    return template->source;
 }
 
 

@@ -220,6 +220,12 @@ int moe_tokenizer_is_special(const moe_tokenizer_t *tokenizer, uint32_t id)
 }
 
 
+uint32_t moe_tokenizer_added(const moe_tokenizer_t *tokenizer, const char *text, size_t size)
+{
+    return moe_vocab_find(&tokenizer->added, text, size);
+}
+
+
 int moe_tokenizer_strips_space(const moe_tokenizer_t *tokenizer)
 {
     return tokenizer->strips_space;

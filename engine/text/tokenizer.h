@@ -45,6 +45,9 @@ const char *moe_tokenizer_piece(const moe_tokenizer_t *tokenizer, uint32_t id, s
 /* 1 for added tokens flagged special. */
 int moe_tokenizer_is_special(const moe_tokenizer_t *tokenizer, uint32_t id);
 
+/* The id of the added token that is written as text[0..size), or MOE_NO_TOKEN (text/vocab.h). */
+uint32_t moe_tokenizer_added(const moe_tokenizer_t *tokenizer, const char *text, size_t size);
+
 /* 1 when decoding takes one leading space off a text (SentencePiece). */
 int moe_tokenizer_strips_space(const moe_tokenizer_t *tokenizer);
 
