@@ -73,8 +73,8 @@ MODULE_INSTRUMENT := $(call instrument,$(filter-out thread,$(SANITIZE)))
 NGINX_SOURCE ?= /usr/share/nginx/src
 NGINX_OBJECTS := $(abspath $(BUILD))/nginx
 MODULE_SOURCES := config $(wildcard *.c *.h http/*.c http/*.h engine/channel/*.c engine/channel/*.h) \
-	$(addprefix engine/core/,buffer.c buffer.h clock.h error.c error.h given.h model_path.c \
-	model_path.h string.h)
+	$(addprefix engine/core/,buffer.c buffer.h clock.h delta.c delta.h error.c error.h given.h \
+	model_path.c model_path.h string.h)
 
 # The default of moe_engine_path is compiled in: another PREFIX configures anew.
 $(NGINX_OBJECTS).prefix: always

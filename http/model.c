@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct {
     ngx_str_t                 name;           /* in the engine's settings, too */
-    char                     *words[5];
+    char                     *words[10];
     char                     *list;           /* for messages */
     size_t                    offset;         /* of an ngx_str_t */
 } ngx_http_moe_word_t;
@@ -60,6 +60,8 @@ static void ngx_http_moe_model_bound(ngx_http_moe_setting_e kind,
     off_t bound, ngx_str_t *text);
 static ngx_int_t ngx_http_moe_model_name(ngx_conf_t *cf, ngx_str_t *name);
 static ngx_int_t ngx_http_moe_model_ranks(ngx_conf_t *cf,
+    ngx_http_moe_model_t *model);
+static ngx_int_t ngx_http_moe_model_parsers(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
 static ngx_int_t ngx_http_moe_model_files(ngx_conf_t *cf,
     ngx_http_moe_model_t *model);
@@ -154,6 +156,18 @@ static ngx_http_moe_word_t  ngx_http_moe_words[] = {
       { "on", "off", NULL }, "\"on\" or \"off\"",
       ngx_http_moe_offset(prefix_cache) },
 
+    { ngx_string("tool_parser"),
+      { "deepseek", "glm", "harmony", "hermes", "kimi", "minimax", "mistral",
+        "qwen3_coder", "none", NULL },
+      "\"deepseek\", \"glm\", \"harmony\", \"hermes\", \"kimi\", "
+      "\"minimax\", \"mistral\", \"qwen3_coder\" or \"none\"",
+      ngx_http_moe_offset(tool_parser) },
+
+    { ngx_string("reasoning_parser"),
+      { "harmony", "think", "none", NULL },
+      "\"harmony\", \"think\" or \"none\"",
+      ngx_http_moe_offset(reasoning_parser) },
+
     { ngx_null_string, { NULL }, NULL, 0 }
 };
 
@@ -227,7 +241,10 @@ ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     *cf = save;
 
-    if (rv == NGX_CONF_OK && ngx_http_moe_model_ranks(cf, model) != NGX_OK) {
+    if (rv == NGX_CONF_OK
+        && (ngx_http_moe_model_ranks(cf, model) != NGX_OK
+            || ngx_http_moe_model_parsers(cf, model) != NGX_OK))
+    {
         return NGX_CONF_ERROR;
     }
 
@@ -248,6 +265,38 @@ ngx_http_moe_model_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return rv;
+}
+
+
+/* The channels of harmony are both: who reads the one so reads the other. */
+
+static ngx_int_t
+ngx_http_moe_model_parsers(ngx_conf_t *cf, ngx_http_moe_model_t *model)
+{
+    ngx_uint_t   tools, reasoning;
+    ngx_str_t   *first, *second;
+
+    first = &model->tool_parser;
+    second = &model->reasoning_parser;
+
+    if (first->len == 0 || ngx_strcmp(first->data, "none") == 0
+        || second->len == 0 || ngx_strcmp(second->data, "none") == 0)
+    {
+        return NGX_OK;
+    }
+
+    tools = (ngx_strcmp(first->data, "harmony") == 0);
+    reasoning = (ngx_strcmp(second->data, "harmony") == 0);
+
+    if (tools == reasoning) {
+        return NGX_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "\"tool_parser %V\" of model \"%V\" does not go with "
+                       "\"reasoning_parser %V\"", first, &model->name, second);
+
+    return NGX_ERROR;
 }
 
 

@@ -20,6 +20,8 @@ struct ngx_http_moe_model_s {
     ngx_str_t                 exchange;       /* the same */
     ngx_str_t                 overlap;        /* the same */
     ngx_str_t                 prefix_cache;   /* the same */
+    ngx_str_t                 tool_parser;    /* the same */
+    ngx_str_t                 reasoning_parser;    /* the same */
     ngx_str_t                 chat_template;  /* as path; empty: the model's */
     time_t                    template_time;  /* when it was changed */
     off_t                     template_size;

@@ -284,8 +284,12 @@ ngx_http_moe_take_switch(ngx_http_moe_parse_t *parse,
         parse->chat_logprobs = on;
         break;
 
-    default: /* NGX_HTTP_MOE_SWITCH_TOKEN_IDS */
+    case NGX_HTTP_MOE_SWITCH_TOKEN_IDS:
         parse->job->token_ids = on;
+        break;
+
+    default: /* NGX_HTTP_MOE_SWITCH_REASONING */
+        parse->job->hide_reasoning = !on;
     }
 
     return NGX_OK;

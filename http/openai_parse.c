@@ -143,6 +143,9 @@ static const ngx_http_moe_field_t  ngx_http_moe_fields[] = {
     { "reasoning_effort", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_effort,
       0, 0, 0, 0 },
 
+    { "include_reasoning", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_switch,
+      0, 0, 0, NGX_HTTP_MOE_SWITCH_REASONING },
+
     /* tools */
 
     { "tools", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_tools, 0, 0, 0, 0 },
@@ -158,8 +161,6 @@ static const ngx_http_moe_field_t  ngx_http_moe_fields[] = {
     /* of no effect here */
 
     { "user", NGX_HTTP_MOE_BOTH, ngx_http_moe_take_text, 0, 0, 0, 0 },
-    { "include_reasoning", NGX_HTTP_MOE_CHAT, ngx_http_moe_take_boolean,
-      0, 0, 0, 0 },
 
     /* not here yet: only values that ask for nothing */
 

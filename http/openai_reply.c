@@ -16,7 +16,13 @@ static void ngx_http_moe_chunk_begin(ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_chunk_end(ngx_http_moe_choice_t *choice,
     const char *reason);
 static void ngx_http_moe_chunk_text(ngx_http_moe_choice_t *choice,
-    const moe_string_t *text);
+    const char *member, const moe_string_t *text);
+static void ngx_http_moe_chunk_call(ngx_http_moe_choice_t *choice,
+    moe_delta_t *call);
+static void ngx_http_moe_chunk_delta(ngx_http_moe_choice_t *choice,
+    moe_delta_t *delta);
+static void ngx_http_moe_keep_delta(ngx_http_moe_choice_t *choice,
+    moe_delta_t *delta);
 static void ngx_http_moe_choice_ids(ngx_http_moe_text_t *text,
     const uint8_t *ids, uint32_t n);
 static void ngx_http_moe_choice_score(ngx_http_moe_choice_t *choice,
@@ -26,6 +32,7 @@ static ngx_http_moe_choice_t *ngx_http_moe_choice_best(
 static void ngx_http_moe_choice_clear(ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_whole(ngx_http_moe_ctx_t *ctx);
 static void ngx_http_moe_whole_choice(ngx_http_moe_choice_t *choice);
+static void ngx_http_moe_whole_message(ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_choice_details(ngx_http_moe_text_t *text,
     ngx_http_moe_choice_t *choice);
 static void ngx_http_moe_prompt_details(ngx_http_moe_text_t *text,
@@ -74,7 +81,7 @@ ngx_http_moe_openai_started(ngx_http_moe_choice_t *choice,
     } else if (started->prompt_text.size || started->n_prompt_ids
                || started->n_logprobs)
     {
-        ngx_http_moe_chunk_text(choice, &started->prompt_text);
+        ngx_http_moe_chunk_text(choice, "text", &started->prompt_text);
     }
 }
 
@@ -82,7 +89,11 @@ ngx_http_moe_openai_started(ngx_http_moe_choice_t *choice,
 void
 ngx_http_moe_openai_tokens(ngx_http_moe_choice_t *choice, moe_tokens_t *tokens)
 {
+    uint32_t             i, chunks;
+    moe_delta_t          delta;
     ngx_http_moe_ctx_t  *ctx;
+
+    static const moe_string_t  nothing = { "", 0 };
 
     ctx = choice->ctx;
 
@@ -99,17 +110,86 @@ ngx_http_moe_openai_tokens(ngx_http_moe_choice_t *choice, moe_tokens_t *tokens)
         ngx_http_moe_choice_ids(&choice->ids, tokens->ids, tokens->n_ids);
     }
 
-    if (!ctx->job.stream) {
-        ngx_http_moe_text_escape(&choice->text, tokens->text.data,
-                                 tokens->text.size);
-        return;
+    chunks = 0;
+
+    for (i = 0; i < tokens->n_deltas; i++) {
+
+        if (moe_delta_next(&tokens->deltas, &delta) != 0) {
+            return;
+        }
+
+        if (delta.kind == MOE_DELTA_REASONING && ctx->job.hide_reasoning) {
+            continue;
+        }
+
+        if (ctx->job.stream) {
+            ngx_http_moe_chunk_delta(choice, &delta);
+            chunks++;
+
+        } else {
+            ngx_http_moe_keep_delta(choice, &delta);
+        }
+
+        choice->tool_calls += (delta.kind == MOE_DELTA_CALL);
     }
 
     /* text that is held back makes no chunk, unless something goes with it */
 
-    if (tokens->text.size || ctx->job.logprobs || ctx->job.token_ids) {
-        ngx_http_moe_chunk_text(choice, &tokens->text);
+    if (ctx->job.stream && chunks == 0
+        && (ctx->job.logprobs || ctx->job.token_ids))
+    {
+        ngx_http_moe_chunk_text(choice, ngx_http_moe_is_chat(ctx) ? "content"
+                                                                  : "text",
+                                &nothing);
     }
+}
+
+
+static void
+ngx_http_moe_chunk_delta(ngx_http_moe_choice_t *choice, moe_delta_t *delta)
+{
+    switch (delta->kind) {
+
+    case MOE_DELTA_CALL:
+        ngx_http_moe_chunk_call(choice, delta);
+        break;
+
+    case MOE_DELTA_REASONING:
+        ngx_http_moe_chunk_text(choice, "reasoning_content", &delta->text);
+        break;
+
+    default:
+        ngx_http_moe_chunk_text(choice, ngx_http_moe_is_chat(choice->ctx)
+                                        ? "content" : "text", &delta->text);
+    }
+}
+
+
+/* Adds what a whole reply will show. */
+
+static void
+ngx_http_moe_keep_delta(ngx_http_moe_choice_t *choice, moe_delta_t *delta)
+{
+    ngx_http_moe_text_t  *text;
+
+    if (delta->kind != MOE_DELTA_CALL) {
+        text = (delta->kind == MOE_DELTA_REASONING) ? &choice->reasoning
+                                                    : &choice->text;
+        ngx_http_moe_text_escape(text, delta->text.data, delta->text.size);
+        return;
+    }
+
+    text = &choice->calls;
+
+    ngx_http_moe_text_format(text, choice->tool_calls ? ",{\"id\":"
+                                                      : "{\"id\":");
+    ngx_http_moe_text_string(text, delta->id.data, delta->id.size);
+    ngx_http_moe_text_literal(text,
+        ",\"type\":\"function\",\"function\":{\"name\":");
+    ngx_http_moe_text_string(text, delta->name.data, delta->name.size);
+    ngx_http_moe_text_literal(text, ",\"arguments\":");
+    ngx_http_moe_text_string(text, delta->text.data, delta->text.size);
+    ngx_http_moe_text_literal(text, "}}");
 }
 
 
@@ -188,7 +268,9 @@ ngx_http_moe_is_chat(ngx_http_moe_ctx_t *ctx)
 static const char *
 ngx_http_moe_finish_name(ngx_http_moe_choice_t *choice)
 {
-    return choice->finish == NGX_HTTP_MOE_FINISH_LENGTH ? "length" : "stop";
+    return choice->finish == NGX_HTTP_MOE_FINISH_LENGTH ? "length"
+           : choice->finish == NGX_HTTP_MOE_FINISH_TOOL_CALLS ? "tool_calls"
+                                                              : "stop";
 }
 
 
@@ -264,27 +346,56 @@ ngx_http_moe_chunk_end(ngx_http_moe_choice_t *choice, const char *reason)
 }
 
 
+/* What has come besides the text goes with the first chunk. */
+
 static void
-ngx_http_moe_chunk_text(ngx_http_moe_choice_t *choice,
+ngx_http_moe_chunk_text(ngx_http_moe_choice_t *choice, const char *member,
     const moe_string_t *text)
+{
+    ngx_uint_t            is_chat;
+    ngx_http_moe_text_t  *out;
+
+    out = &choice->ctx->out;
+    is_chat = ngx_http_moe_is_chat(choice->ctx);
+
+    ngx_http_moe_chunk_begin(choice);
+    ngx_http_moe_text_format(out, "%s\"%s\":\"", is_chat ? "\"delta\":{" : "",
+                             member);
+    ngx_http_moe_text_escape(out, text->data, text->size);
+    ngx_http_moe_text_format(out, "\"%s,\"logprobs\":", is_chat ? "}" : "");
+    ngx_http_moe_openai_logprobs_value(out, choice);
+    ngx_http_moe_chunk_end(choice, NULL);
+}
+
+
+/* As the reference does: a chunk that names the tool, then its arguments. */
+
+static void
+ngx_http_moe_chunk_call(ngx_http_moe_choice_t *choice, moe_delta_t *call)
 {
     ngx_http_moe_text_t  *out;
 
     out = &choice->ctx->out;
 
     ngx_http_moe_chunk_begin(choice);
+    ngx_http_moe_text_format(out,
+                             "\"delta\":{\"tool_calls\":[{\"index\":%u,\"id\":",
+                             choice->tool_calls);
+    ngx_http_moe_text_string(out, call->id.data, call->id.size);
+    ngx_http_moe_text_literal(out,
+        ",\"type\":\"function\",\"function\":{\"name\":");
+    ngx_http_moe_text_string(out, call->name.data, call->name.size);
+    ngx_http_moe_text_literal(out, ",\"arguments\":\"\"}}]},\"logprobs\":");
+    ngx_http_moe_openai_logprobs_value(out, choice);
+    ngx_http_moe_chunk_end(choice, NULL);
 
-    if (ngx_http_moe_is_chat(choice->ctx)) {
-        ngx_http_moe_text_literal(out, "\"delta\":{\"content\":\"");
-        ngx_http_moe_text_escape(out, text->data, text->size);
-        ngx_http_moe_text_literal(out, "\"},\"logprobs\":");
-
-    } else {
-        ngx_http_moe_text_literal(out, "\"text\":\"");
-        ngx_http_moe_text_escape(out, text->data, text->size);
-        ngx_http_moe_text_literal(out, "\",\"logprobs\":");
-    }
-
+    ngx_http_moe_chunk_begin(choice);
+    ngx_http_moe_text_format(out,
+                             "\"delta\":{\"tool_calls\":[{\"index\":%u"
+                             ",\"function\":{\"arguments\":",
+                             choice->tool_calls);
+    ngx_http_moe_text_string(out, call->text.data, call->text.size);
+    ngx_http_moe_text_literal(out, "}}]},\"logprobs\":");
     ngx_http_moe_openai_logprobs_value(out, choice);
     ngx_http_moe_chunk_end(choice, NULL);
 }
@@ -433,17 +544,15 @@ ngx_http_moe_whole_choice(ngx_http_moe_choice_t *choice)
     ngx_http_moe_text_format(out, "{\"index\":%u,", (unsigned) choice->index);
 
     if (ngx_http_moe_is_chat(choice->ctx)) {
-        ngx_http_moe_text_literal(out, "\"message\":{\"role\":\"assistant\""
-                                  ",\"content\":\"");
-        ngx_http_moe_text_append(out, &choice->text);
-        ngx_http_moe_text_literal(out, "\",\"refusal\":null},\"logprobs\":");
+        ngx_http_moe_whole_message(choice);
 
     } else {
         ngx_http_moe_text_literal(out, "\"text\":\"");
         ngx_http_moe_text_append(out, &choice->text);
-        ngx_http_moe_text_literal(out, "\",\"logprobs\":");
+        ngx_http_moe_text_literal(out, "\"");
     }
 
+    ngx_http_moe_text_literal(out, ",\"logprobs\":");
     ngx_http_moe_openai_logprobs_value(out, choice);
     ngx_http_moe_text_format(out, ",\"finish_reason\":\"%s\"",
                              ngx_http_moe_finish_name(choice));
@@ -453,27 +562,65 @@ ngx_http_moe_whole_choice(ngx_http_moe_choice_t *choice)
 
 
 static void
+ngx_http_moe_whole_message(ngx_http_moe_choice_t *choice)
+{
+    ngx_http_moe_text_t  *out;
+
+    out = &choice->ctx->out;
+
+    ngx_http_moe_text_literal(out, "\"message\":{\"role\":\"assistant\"");
+
+    if (choice->tool_calls && choice->text.buffer.size == 0) {
+        ngx_http_moe_text_literal(out, ",\"content\":null");
+
+    } else {
+        ngx_http_moe_text_literal(out, ",\"content\":\"");
+        ngx_http_moe_text_append(out, &choice->text);
+        ngx_http_moe_text_literal(out, "\"");
+    }
+
+    ngx_http_moe_text_literal(out, ",\"refusal\":null");
+
+    if (choice->reasoning.buffer.size) {
+        ngx_http_moe_text_literal(out, ",\"reasoning_content\":\"");
+        ngx_http_moe_text_append(out, &choice->reasoning);
+        ngx_http_moe_text_literal(out, "\"");
+    }
+
+    if (choice->tool_calls) {
+        ngx_http_moe_text_literal(out, ",\"tool_calls\":[");
+        ngx_http_moe_text_append(out, &choice->calls);
+        ngx_http_moe_text_literal(out, "]");
+    }
+
+    ngx_http_moe_text_literal(out, "}");
+}
+
+
+static void
 ngx_http_moe_usage(ngx_http_moe_ctx_t *ctx)
 {
-    uint64_t     prompt, cached, completion;
+    uint64_t     prompt, cached, completion, reasoning;
     ngx_uint_t   i;
 
     prompt = 0;
     cached = 0;
     completion = 0;
+    reasoning = 0;
 
     for (i = 0; i < ctx->n; i++) {
         prompt += ctx->choices[i].prompt_tokens;
         cached += ctx->choices[i].cached_tokens;
         completion += ctx->choices[i].completion_tokens;
+        reasoning += ctx->choices[i].reasoning_tokens;
     }
 
     ngx_http_moe_text_format(&ctx->out,
         "\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu"
         ",\"total_tokens\":%llu"
         ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}"
-        ",\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
+        ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu}}",
         (unsigned long long) prompt, (unsigned long long) completion,
         (unsigned long long) (prompt + completion),
-        (unsigned long long) cached);
+        (unsigned long long) cached, (unsigned long long) reasoning);
 }

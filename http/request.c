@@ -242,6 +242,8 @@ ngx_http_moe_close(ngx_http_moe_ctx_t *ctx)
         ngx_http_moe_call_end(&choice->call, 1);
 
         ngx_http_moe_text_free(&choice->text);
+        ngx_http_moe_text_free(&choice->reasoning);
+        ngx_http_moe_text_free(&choice->calls);
         ngx_http_moe_text_free(&choice->ids);
         ngx_http_moe_text_free(&choice->prompt_ids);
         ngx_http_moe_text_free(&choice->prompt_logprobs);

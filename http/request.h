@@ -54,6 +54,7 @@ typedef struct {
     unsigned                      logprobs:1;
     unsigned                      prompt_logprobs:1;  /* shown by themselves */
     unsigned                      token_ids:1;
+    unsigned                      hide_reasoning:1;
     unsigned                      failed:1;
     ngx_http_moe_problem_t        problem;
 } ngx_http_moe_job_t;
@@ -62,6 +63,7 @@ typedef struct {
 typedef enum {
     NGX_HTTP_MOE_FINISH_NONE = 0,
     NGX_HTTP_MOE_FINISH_STOP,
+    NGX_HTTP_MOE_FINISH_TOOL_CALLS,        /* a stop, after calls of tools */
     NGX_HTTP_MOE_FINISH_LENGTH,
     NGX_HTTP_MOE_FINISH_CANCELLED,
     NGX_HTTP_MOE_FINISH_TIMEOUT,
@@ -83,9 +85,13 @@ typedef struct {
     uint32_t                      prompt_tokens;
     uint32_t                      cached_tokens;
     uint32_t                      completion_tokens;
+    uint32_t                      reasoning_tokens;
+    uint32_t                      tool_calls;   /* so far */
     double                        logprob;      /* sum, where it is needed */
     uint64_t                      text_offset;  /* in characters */
     ngx_http_moe_text_t           text;
+    ngx_http_moe_text_t           reasoning;
+    ngx_http_moe_text_t           calls;
     ngx_http_moe_text_t           logprobs[4];
     ngx_http_moe_text_t           ids;
     ngx_http_moe_text_t           prompt_ids;

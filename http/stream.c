@@ -291,8 +291,11 @@ ngx_http_moe_stream_done(ngx_http_moe_choice_t *choice, u_char *payload,
 
     choice->done = 1;
     choice->completion_tokens = done.completion_tokens;
+    choice->reasoning_tokens = done.reasoning_tokens;
     choice->finish = (done.reason == MOE_FINISH_LENGTH)
-                     ? NGX_HTTP_MOE_FINISH_LENGTH : NGX_HTTP_MOE_FINISH_STOP;
+                     ? NGX_HTTP_MOE_FINISH_LENGTH
+                     : choice->tool_calls ? NGX_HTTP_MOE_FINISH_TOOL_CALLS
+                                          : NGX_HTTP_MOE_FINISH_STOP;
 
     ctx->finish = ngx_max(ctx->finish, choice->finish);
     ctx->decode_ns += done.decode_ns;
@@ -406,7 +409,9 @@ ngx_http_moe_stream_whole(ngx_http_request_t *r, ngx_http_moe_ctx_t *ctx)
     ngx_memzero(&ctx->out, sizeof(ngx_http_moe_text_t));
 
     for (i = 0; i < ctx->n; i++) {
-        text.failed |= ctx->choices[i].text.failed;
+        text.failed |= ctx->choices[i].text.failed
+                       | ctx->choices[i].reasoning.failed
+                       | ctx->choices[i].calls.failed;
 
         for (k = 0; k < 4; k++) {
             text.failed |= ctx->choices[i].logprobs[k].failed;

@@ -173,6 +173,7 @@ ngx_http_moe_variable_finish(ngx_http_request_t *r,
     static ngx_str_t  names[] = {
         ngx_null_string,
         ngx_string("stop"),
+        ngx_string("tool_calls"),
         ngx_string("length"),
         ngx_string("cancelled"),
         ngx_string("timeout"),

@@ -42,6 +42,10 @@ my @cases = (
     ['model_block', 'chat_template /;', qr{"chat_template" of model "demo": "/" is not a file}],
     ['model_block', 'chat_template /etc/passwd; chat_template /etc/passwd;',
      qr/duplicate.*"chat_template"/],
+    ['model_block', 'tool_parser qwen;', qr/"qwen" of "tool_parser".* "qwen3_coder" or "none"/],
+    ['model_block', 'reasoning_parser on;', qr/"reasoning_parser".* "harmony", "think" or "none"/],
+    ['model_block', 'tool_parser glm; reasoning_parser harmony;',
+     qr/"tool_parser glm".*does not go with "reasoning_parser harmony"/],
     ['model_block', 'queue 1 2;', qr/queue/],
     ['model_block', 'queue_timeout x;', qr/"x"|queue_timeout/],
     ['model_block', 'queue_timeout 25h;', qr/"25h" of "queue_timeout".*between 1ms and 1d/],
@@ -130,6 +134,8 @@ kv_type bf16;
 exchange int8;
 overlap two_batch;
 prefix_cache on;
+tool_parser hermes;
+reasoning_parser think;
 queue 32;
 queue_timeout 30s;
 alias gpt-4o-mini nginx-helper;

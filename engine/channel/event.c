@@ -209,13 +209,61 @@ int moe_started_decode(const void *payload, size_t size, moe_started_t *started)
 }
 
 
-int moe_tokens_encode(moe_buffer_t *out, uint64_t id, moe_string_t text, const uint32_t *ids,
-                      uint32_t n_ids, const moe_logprob_t *logprobs, moe_error_t *error)
+int moe_delta_next(moe_reader_t *reader, moe_delta_t *delta)
+{
+    *delta = (moe_delta_t) { .kind = moe_read_u8(reader) };
+    if (delta->kind == MOE_DELTA_CALL) {
+        delta->id = read_string(reader);
+        delta->name = read_string(reader);
+    }
+    delta->text = read_string(reader);
+    if (delta->kind < MOE_DELTA_CONTENT || delta->kind > MOE_DELTA_CALL) {
+        reader->failed = 1;
+    }
+    return reader->failed ? -1 : 0;
+}
+
+
+static int write_deltas(moe_buffer_t *out, const moe_deltas_t *deltas, moe_error_t *error)
+{
+    if (moe_write_u32(out, deltas->count, error) != 0) {
+        return -1;
+    }
+    for (uint32_t i = 0; i < deltas->count; i++) {
+        moe_delta_t delta = moe_deltas_at(deltas, i);
+
+        if (moe_write_u8(out, (uint8_t) delta.kind, error)
+            || (delta.kind == MOE_DELTA_CALL
+                && (write_string(out, delta.id, error) || write_string(out, delta.name, error)))
+            || write_string(out, delta.text, error))
+        {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+
+static void read_deltas(moe_reader_t *reader, uint32_t *count, moe_reader_t *deltas)
+{
+    moe_delta_t delta;
+
+    *count = moe_read_count(reader, 5);         /* kind, text size */
+    *deltas = *reader;
+    for (uint32_t i = 0; i < *count && moe_delta_next(reader, &delta) == 0; i++) {
+        continue;
+    }
+}
+
+
+int moe_tokens_encode(moe_buffer_t *out, uint64_t id, const moe_deltas_t *deltas,
+                      const uint32_t *ids, uint32_t n_ids, const moe_logprob_t *logprobs,
+                      moe_error_t *error)
 {
     size_t start;
 
     if (moe_frame_begin(out, MOE_FRAME_TOKENS, id, &start, error)
-        || write_string(out, text, error)
+        || write_deltas(out, deltas, error)
         || write_ids(out, ids, n_ids, error)
         || write_logprobs(out, logprobs, logprobs ? n_ids : 0, error))
     {
@@ -230,7 +278,7 @@ int moe_tokens_decode(const void *payload, size_t size, moe_tokens_t *tokens)
 {
     moe_reader_t reader = reader_of(payload, size);
 
-    tokens->text = read_string(&reader);
+    read_deltas(&reader, &tokens->n_deltas, &tokens->deltas);
     tokens->ids = read_ids(&reader, &tokens->n_ids);
     if (read_logprobs(&reader, &tokens->n_logprobs, &tokens->logprobs) != 0) {
         return -1;
@@ -250,6 +298,7 @@ int moe_done_encode(moe_buffer_t *out, uint64_t id, const moe_done_t *done, moe_
         || moe_write_u32(out, done->prompt_tokens, error)
         || moe_write_u32(out, done->cached_tokens, error)
         || moe_write_u32(out, done->completion_tokens, error)
+        || moe_write_u32(out, done->reasoning_tokens, error)
         || moe_write_u64(out, done->decode_ns, error))
     {
         return -1;
@@ -269,6 +318,7 @@ int moe_done_decode(const void *payload, size_t size, moe_done_t *done)
     done->prompt_tokens = moe_read_u32(&reader);
     done->cached_tokens = moe_read_u32(&reader);
     done->completion_tokens = moe_read_u32(&reader);
+    done->reasoning_tokens = moe_read_u32(&reader);
     done->decode_ns = moe_read_u64(&reader);
     if (done->reason < MOE_FINISH_STOP || done->reason > MOE_FINISH_LENGTH) {
         return -1;

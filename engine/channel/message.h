@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/channel/frame.h"
+#include "engine/core/delta.h"
 #include "engine/core/given.h"
 #include "engine/core/string.h"
 
@@ -128,6 +129,9 @@ typedef struct {
 int moe_logprob_next(moe_reader_t *reader, moe_logprob_t *record);
 int moe_logprob_write(moe_buffer_t *out, const moe_logprob_t *record, moe_error_t *error);
 
+/* So are deltas. */
+int moe_delta_next(moe_reader_t *reader, moe_delta_t *delta);
+
 /* ADMITTED: the request is valid and waits for its turn.  An error that is the client's fault comes
  * before it or never. */
 typedef struct {
@@ -150,7 +154,8 @@ typedef struct {
 
 /* TOKENS: what one step added to one sequence. */
 typedef struct {
-    moe_string_t text;                  /* valid UTF-8, may be empty (held back) */
+    uint32_t n_deltas;                  /* may be 0: text is held back */
+    moe_reader_t deltas;                /* moe_delta_next */
     uint32_t n_ids;
     const uint8_t *ids;                 /* moe_id_at */
     uint32_t n_logprobs;                /* n_ids when asked for, else 0 */
@@ -169,6 +174,7 @@ typedef struct {
     uint32_t prompt_tokens;
     uint32_t cached_tokens;
     uint32_t completion_tokens;
+    uint32_t reasoning_tokens;          /* of these */
     uint64_t decode_ns;                 /* from the first token to the last */
 } moe_done_t;
 
@@ -254,8 +260,9 @@ int moe_started_encode(moe_buffer_t *out, uint64_t id, const moe_started_t *star
                        moe_error_t *error);
 int moe_started_decode(const void *payload, size_t size, moe_started_t *started);
 
-int moe_tokens_encode(moe_buffer_t *out, uint64_t id, moe_string_t text, const uint32_t *ids,
-                      uint32_t n_ids, const moe_logprob_t *logprobs, moe_error_t *error);
+int moe_tokens_encode(moe_buffer_t *out, uint64_t id, const moe_deltas_t *deltas,
+                      const uint32_t *ids, uint32_t n_ids, const moe_logprob_t *logprobs,
+                      moe_error_t *error);
 int moe_tokens_decode(const void *payload, size_t size, moe_tokens_t *tokens);
 
 int moe_done_encode(moe_buffer_t *out, uint64_t id, const moe_done_t *done, moe_error_t *error);

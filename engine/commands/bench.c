@@ -62,7 +62,7 @@ static void on_started(void *client, uint64_t id, const moe_started_t *started,
 }
 
 
-static void on_tokens(void *client, uint64_t id, moe_string_t text, const uint32_t *ids,
+static void on_tokens(void *client, uint64_t id, const moe_deltas_t *deltas, const uint32_t *ids,
                       uint32_t n_ids, const moe_logprob_t *logprobs)
 {
     measurement_t *m = client;

@@ -18,6 +18,7 @@ typedef struct {
 typedef struct {
     moe_session_t session;
     uint64_t queue_ns, prefill_ns;
+    moe_delta_kind_t kind;      /* of what was printed last, or 0 */
     moe_done_t done;            /* `stop` is not kept */
     moe_error_t error;
 } answer_t;
@@ -38,10 +39,21 @@ static void on_started(void *client, uint64_t id, const moe_started_t *started,
 }
 
 
-static void on_tokens(void *client, uint64_t id, moe_string_t text, const uint32_t *ids,
+/* Reasoning is a paragraph of its own. */
+static void on_tokens(void *client, uint64_t id, const moe_deltas_t *deltas, const uint32_t *ids,
                       uint32_t n_ids, const moe_logprob_t *logprobs)
 {
-    fwrite(text.data, 1, text.size, stdout);
+    answer_t *answer = client;
+
+    for (uint32_t i = 0; i < deltas->count; i++) {
+        moe_delta_t delta = moe_deltas_at(deltas, i);
+
+        if (answer->kind != 0 && answer->kind != delta.kind) {
+            fputs("\n\n", stdout);
+        }
+        answer->kind = delta.kind;
+        fwrite(delta.text.data, 1, delta.text.size, stdout);
+    }
     fflush(stdout);
 }
 

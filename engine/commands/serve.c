@@ -130,6 +130,10 @@ static int set_string(configuration_t *c, const char *key, const char *text, moe
         if (moe_overlap_find(text, &c->engine.overlap) != 0) {
             return moe_fail(error, MOE_INVALID, "configuration: overlap: none of " MOE_OVERLAPS);
         }
+    } else if (strcmp(key, "tool_parser") == 0) {
+        c->engine.tool_parser = text;
+    } else if (strcmp(key, "reasoning_parser") == 0) {
+        c->engine.reasoning_parser = text;
     } else if (strcmp(key, "prefix_cache") == 0) {
         if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0) {
             return moe_fail(error, MOE_INVALID, "configuration: prefix_cache: not on or off");

@@ -25,7 +25,7 @@ typedef struct {
     void (*admitted)(void *client, uint64_t id, const moe_admitted_t *admitted);
     void (*started)(void *client, uint64_t id, const moe_started_t *started,
                     const uint32_t *prompt_ids, const moe_logprob_t *logprobs);
-    void (*tokens)(void *client, uint64_t id, moe_string_t text, const uint32_t *ids,
+    void (*tokens)(void *client, uint64_t id, const moe_deltas_t *deltas, const uint32_t *ids,
                    uint32_t n_ids, const moe_logprob_t *logprobs);
     void (*done)(void *client, uint64_t id, const moe_done_t *done);
     void (*failed)(void *client, uint64_t id, const moe_failure_t *failure);
@@ -49,6 +49,8 @@ typedef struct {
     moe_payload_t exchange;         /* form of rows that travel to experts */
     moe_overlap_t overlap;          /* what is computed meanwhile */
     uint32_t redundant_experts;     /* slots of a layer for copies of experts; 0: no placement */
+    const char *tool_parser;        /* as of text/answer.h; NULL: chosen by the chat template */
+    const char *reasoning_parser;   /* both only until the model is loaded */
     int no_prefix_cache;            /* computed prefixes are not kept for other requests */
     /* Of all groups of ranks together, each has its part: */
     uint32_t batch_tokens;          /* 0: 512 */

@@ -44,6 +44,22 @@ int moe_loaded_open_texts(moe_loaded_t *loaded, const char *path, const char *ch
 }
 
 
+static int open_answers(moe_loaded_t *loaded, const moe_engine_options_t *options,
+                        moe_error_t *error)
+{
+    size_t size;
+    const char *template = moe_chat_source(loaded->chat, &size);
+    const moe_answer_settings_t settings = {
+        .chat_template = { template, (uint32_t) size },
+        .tool_parser = options->tool_parser,
+        .reasoning_parser = options->reasoning_parser
+    };
+
+    loaded->answers = moe_answer_format_create(&settings, loaded->tokenizer, error);
+    return loaded->answers ? 0 : -1;
+}
+
+
 static uint32_t or_default(uint32_t value, uint32_t otherwise)
 {
     return value ? value : otherwise;
@@ -182,6 +198,7 @@ static int open_groups(moe_loaded_t *loaded, const moe_engine_options_t *options
         .model = loaded->model,
         .tokenizer = loaded->tokenizer,
         .chat = loaded->chat,
+        .answers = loaded->answers,
         .context = cut_context(loaded, options, blocks),
         .usable = loaded->usable,
         .prefix_key = options->no_prefix_cache ? NULL : &loaded->prefix_key
@@ -199,6 +216,7 @@ int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
         return -1;
     }
     if (moe_loaded_open_texts(loaded, options->model, options->chat_template, error) != 0
+        || open_answers(loaded, options, error) != 0
         || open_ranks(loaded, options, events, error) != 0
         || open_groups(loaded, options, error) != 0
         || open_samplers(loaded, error) != 0)
@@ -221,6 +239,7 @@ void moe_loaded_close(moe_loaded_t *loaded)
     free(loaded->drawn);
     moe_ranks_free(loaded->ranks);
     free(loaded->usable);
+    moe_answer_format_free(loaded->answers);
     if (loaded->chat) {
         moe_chat_free(loaded->chat);
     }

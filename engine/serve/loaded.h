@@ -14,6 +14,7 @@ typedef struct {
     moe_model_t *model;
     moe_tokenizer_t *tokenizer;
     moe_chat_t *chat;
+    moe_answer_format_t *answers;
     moe_ranks_t *ranks;
     moe_groups_t groups;                /* of ranks */
     const float **logits;               /* [groups] of the step in progress */

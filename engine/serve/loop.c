@@ -232,10 +232,9 @@ static void emit_started(moe_engine_t *engine, const moe_sequence_t *sequence)
 
 static void emit_tokens(moe_engine_t *engine, const moe_sequence_t *sequence)
 {
-    moe_string_t text = { sequence->text.data, (uint32_t) sequence->text.size };
     uint32_t id = moe_sequence_last_id(sequence);
 
-    engine->sink->tokens(sequence->client, sequence->id, text, &id, 1,
+    engine->sink->tokens(sequence->client, sequence->id, &sequence->deltas, &id, 1,
                          sequence->request->logprobs >= 0 ? &sequence->logprob : NULL);
 }
 
@@ -248,6 +247,7 @@ static void emit_done(moe_engine_t *engine, const moe_sequence_t *sequence)
         .prompt_tokens = sequence->n_prompt,
         .cached_tokens = moe_sequence_cached(sequence),
         .completion_tokens = sequence->generated,
+        .reasoning_tokens = sequence->reasoning_tokens,
         .decode_ns = sequence->generated ? sequence->last_token_ns - sequence->first_token_ns : 0
     };
 

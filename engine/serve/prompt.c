@@ -5,6 +5,8 @@
 
 #include "engine/serve/prompt.h"
 
+#include <openssl/evp.h>
+#include <string.h>
 #include <sys/random.h>
 
 #define ROOM_FOR_NUMBERS 4096u      /* tokens over the context that are still counted exactly */
@@ -57,6 +59,43 @@ static int encode_text(moe_sequence_t *sequence, moe_ids_t *ids, const char **fi
 }
 
 
+/* Ids of calls depend on nothing but the prompt: the same request gets the same answer. */
+static int answer_seed(const moe_ids_t *ids, uint64_t *seed, moe_error_t *error)
+{
+    unsigned char digest[EVP_MAX_MD_SIZE];
+
+    if (EVP_Digest(ids->ids, ids->count * sizeof(uint32_t), digest, NULL, EVP_sha256(), NULL) != 1) {
+        return moe_fail(error, MOE_SYSTEM, "SHA-256 failed");
+    }
+    memcpy(seed, digest, sizeof(*seed));
+    return 0;
+}
+
+
+/* What the answer to a prompt will be taken apart by. */
+static int begin_answer(moe_sequence_t *sequence, const moe_text_t *prompt, const moe_ids_t *ids,
+                        moe_error_t *error)
+{
+    const moe_request_t *request = sequence->request;
+    const moe_answer_format_t *format = sequence->lexicon->answers;
+    moe_answer_options_t options = {
+        .prompt = prompt,
+        .calls = (request->flags & MOE_REQUEST_PARSE_TOOLS) != 0,
+        .one_call = (request->flags & MOE_REQUEST_ONE_TOOL_CALL) != 0,
+        .tools = request->tools
+    };
+
+    if (!moe_answer_format_marks(format, options.calls)) {
+        return 0;
+    }
+    if (answer_seed(ids, &options.seed, error) != 0) {
+        return -1;
+    }
+    sequence->answer = moe_answer_create(format, &options, error);
+    return sequence->answer ? 0 : -1;
+}
+
+
 static int encode_chat(moe_sequence_t *sequence, moe_ids_t *ids, const char **field,
                        moe_error_t *error)
 {
@@ -79,7 +118,8 @@ static int encode_chat(moe_sequence_t *sequence, moe_ids_t *ids, const char **fi
         moe_text_free(&text);
         return refuse(field, "messages", error);
     }
-    rc = tokenise(sequence, &text, 0, "messages", ids, field, error);
+    rc = tokenise(sequence, &text, 0, "messages", ids, field, error) != 0
+         || begin_answer(sequence, &text, ids, error) != 0 ? -1 : 0;
     sequence->rendered = text.bytes;
     text.bytes = (moe_buffer_t) { .size = 0 };
     moe_text_free(&text);

@@ -7,6 +7,9 @@
  *   max_tokens              LENGTH; text held back for a stop string or an unfinished character
  *                           is released
  *
+ * These look at the answer as the model writes it; only then is it taken apart into reasoning, content
+ * and calls (text/answer.h).
+ *
  * As in vLLM, INCLUDE_STOP also outputs the text of the EOS or stop id (special tokens have none
  * unless KEEP_SPECIAL), and neither ids nor strings end a sequence before min_tokens.
  *
@@ -76,8 +79,10 @@ void moe_sequence_free(moe_sequence_t *sequence)
     moe_chain_free(&sequence->task.chain);
     moe_sampling_free(&sequence->sampling);
     moe_stop_free(sequence->stop);
+    moe_answer_free(sequence->answer);
     moe_buffer_free(&sequence->piece);
     moe_buffer_free(&sequence->text);
+    moe_deltas_free(&sequence->deltas);
     moe_buffer_free(&sequence->rendered);
     free(sequence->prompt_logprobs);
     free(sequence->tokens);
@@ -233,31 +238,68 @@ static void look_at_id(moe_sequence_t *sequence, uint32_t id)
 }
 
 
+/* What token `id`, whose text is not wanted when it ended the sequence, adds to the answer. */
+static int add_token(moe_sequence_t *sequence, uint32_t id, int wanted, moe_error_t *error)
+{
+    int marker = sequence->answer != NULL ? moe_answer_marker(sequence->answer, id) : -1;
+    int rc;
+
+    if (marker == -1 && !wanted) {
+        return 0;
+    }
+    sequence->piece.size = 0;
+    if (marker == -1) {
+        rc = moe_detokenizer_push(&sequence->detokenizer, id, &sequence->piece, error);
+    } else {
+        rc = moe_detokenizer_finish(&sequence->detokenizer, &sequence->piece, error) != 0
+             || moe_answer_mark(&sequence->piece, marker, error) != 0;
+    }
+    return rc == 0 ? release(sequence, error) : -1;
+}
+
+
+/* Takes apart what was released. */
+static int interpret(moe_sequence_t *sequence, moe_error_t *error)
+{
+    const moe_buffer_t *text = &sequence->text;
+    moe_answer_t *answer = sequence->answer;
+    int reasoned, rc;
+
+    if (answer == NULL) {
+        return moe_deltas_add(&sequence->deltas, MOE_DELTA_CONTENT, text->data, text->size, error);
+    }
+    reasoned = moe_answer_reasons(answer);
+    rc = moe_answer_push(answer, text->data, text->size, &sequence->deltas, error);
+    sequence->reasoning_tokens += reasoned || moe_answer_reasons(answer);
+    if (rc == 0 && sequence->finish) {
+        rc = moe_answer_finish(answer, &sequence->deltas, error);
+    }
+    return rc;
+}
+
+
 static int accept(moe_sequence_t *sequence, uint32_t id, moe_error_t *error)
 {
-    int ended_by_id;
+    int wanted;
 
+    sequence->text.size = 0;
+    moe_deltas_clear(&sequence->deltas);
     sequence->tokens[sequence->task.n_tokens++] = id;
     sequence->generated++;
     sequence->n_new = 1;
     moe_sampling_note(&sequence->sampling, id);
     look_at_id(sequence, id);
-    ended_by_id = sequence->finish != 0;
-    if (!ended_by_id || (sequence->request->flags & MOE_REQUEST_INCLUDE_STOP)) {
-        sequence->piece.size = 0;
-        if (moe_detokenizer_push(&sequence->detokenizer, id, &sequence->piece, error) != 0
-            || release(sequence, error) != 0)
-        {
-            return -1;
-        }
+    wanted = !sequence->finish || (sequence->request->flags & MOE_REQUEST_INCLUDE_STOP);
+    if (add_token(sequence, id, wanted, error) != 0) {
+        return -1;
     }
     if (!sequence->finish && sequence->generated == sequence->max_tokens) {
         sequence->finish = MOE_FINISH_LENGTH;
     }
-    if (sequence->finish && sequence->stop_index < 0) {
-        return release_rest(sequence, error);
+    if (sequence->finish && sequence->stop_index < 0 && release_rest(sequence, error) != 0) {
+        return -1;
     }
-    return 0;
+    return interpret(sequence, error);
 }
 
 
@@ -281,7 +323,6 @@ static int replay(moe_sequence_t *sequence, moe_error_t *error)
         if (accept(sequence, id, error) != 0) {
             return -1;
         }
-        sequence->text.size = 0;
     }
     return 0;
 }
@@ -351,7 +392,7 @@ int moe_sequence_advance(moe_sequence_t *sequence, moe_sampler_t *sampler, const
 
     taken = take_prompt_rows(sequence, sampler, logits);
     sequence->n_new = 0;
-    sequence->text.size = 0;
+    moe_deltas_clear(&sequence->deltas);
     if (taken == task->step_outputs) {
         aim(sequence);
         return 0;

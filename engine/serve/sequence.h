@@ -14,6 +14,7 @@
 
 #include "engine/serve/sampler.h"
 #include "engine/serve/scheduler.h"
+#include "engine/text/answer.h"
 #include "engine/text/chat.h"
 #include "engine/text/detokenizer.h"
 #include "engine/text/stop.h"
@@ -25,6 +26,7 @@ typedef struct {
     const moe_model_t *model;           /* vocabulary, EOS ids, generation defaults */
     const moe_tokenizer_t *tokenizer;
     const moe_chat_t *chat;
+    const moe_answer_format_t *answers; /* of chats */
     uint32_t context;                   /* tokens a sequence may have */
     const uint8_t *usable;              /* [vocabulary] 1: the id has a token */
     const moe_prefix_key_t *prefix_key; /* NULL: prefixes are not cached */
@@ -54,8 +56,11 @@ typedef struct moe_sequence_s {
     moe_sampling_t sampling;
     moe_detokenizer_t detokenizer;
     moe_stop_t *stop;                   /* NULL without stop strings */
+    moe_answer_t *answer;               /* NULL: all is content */
     moe_buffer_t piece;                 /* scratch: text of one token */
-    moe_buffer_t text;                  /* text released by the last advance */
+    moe_buffer_t text;                  /* scratch: text that no stop string holds back */
+    moe_deltas_t deltas;                /* what the last advance added to the answer */
+    uint32_t reasoning_tokens;          /* of `generated` */
     moe_logprob_t logprob;              /* of the last token, when asked for */
     moe_logprob_t *prompt_logprobs;     /* [n_prompt] or NULL */
     uint32_t n_prompt_logprobs;         /* recorded so far */
@@ -101,7 +106,7 @@ int moe_sequence_prepare(moe_sequence_t *sequence, const moe_lexicon_t *lexicon,
 
 /*
  * Takes the outputs of a step: logits [task.step_outputs, vocabulary].  When they end with the row
- * of the last known token, the next token is drawn: returns 1 with `n_new`, `text`, `logprob` and
+ * of the last known token, the next token is drawn: returns 1 with `n_new`, `deltas`, `logprob` and
  * `finish` set (n_new is 0 when no token was asked for).  Returns 0 while the prompt is not
  * complete, -1 with MOE_LIMIT (memory).  Call after moe_scheduler_complete.
  */

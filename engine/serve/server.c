@@ -186,14 +186,14 @@ static void on_started(void *client, uint64_t id, const moe_started_t *started,
 }
 
 
-static void on_tokens(void *client, uint64_t id, moe_string_t text, const uint32_t *ids,
+static void on_tokens(void *client, uint64_t id, const moe_deltas_t *deltas, const uint32_t *ids,
                       uint32_t n_ids, const moe_logprob_t *logprobs)
 {
     moe_buffer_t *out = moe_connection_lock(client);
     moe_error_t error;
 
     if (out) {
-        finish_frame(client, moe_tokens_encode(out, id, text, ids, n_ids, logprobs, &error));
+        finish_frame(client, moe_tokens_encode(out, id, deltas, ids, n_ids, logprobs, &error));
     }
 }
 

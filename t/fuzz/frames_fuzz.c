@@ -70,6 +70,19 @@ static void decode_request(const void *payload, size_t size)
 }
 
 
+static void read_deltas(moe_reader_t *reader, uint32_t n)
+{
+    moe_delta_t delta;
+
+    for (uint32_t i = 0; i < n; i++) {
+        fuzz_check(moe_delta_next(reader, &delta) == 0);
+        read_string(delta.text);
+        read_string(delta.id);
+        read_string(delta.name);
+    }
+}
+
+
 static void decode_events(const void *payload, size_t size)
 {
     moe_admitted_t admitted;
@@ -85,7 +98,7 @@ static void decode_events(const void *payload, size_t size)
         read_logprobs(&started.logprobs, started.n_logprobs);
     }
     if (moe_tokens_decode(payload, size, &tokens) == 0) {
-        read_string(tokens.text);
+        read_deltas(&tokens.deltas, tokens.n_deltas);
         read_ids(tokens.ids, tokens.n_ids);
         read_logprobs(&tokens.logprobs, tokens.n_logprobs);
     }

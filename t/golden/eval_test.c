@@ -38,13 +38,17 @@ static void on_started(void *client, uint64_t id, const moe_started_t *started,
 }
 
 
-static void on_tokens(void *client, uint64_t id, moe_string_t text, const uint32_t *ids,
+static void on_tokens(void *client, uint64_t id, const moe_deltas_t *deltas, const uint32_t *ids,
                       uint32_t n_ids, const moe_logprob_t *logprobs)
 {
     moe_error_t error;
 
-    if (moe_buffer_append(&rows[id].text, text.data, text.size, &error) != 0) {
-        abort();
+    for (uint32_t i = 0; i < deltas->count; i++) {
+        moe_delta_t delta = moe_deltas_at(deltas, i);
+
+        if (moe_buffer_append(&rows[id].text, delta.text.data, delta.text.size, &error) != 0) {
+            abort();
+        }
     }
 }
 

@@ -85,16 +85,27 @@ static void on_started(void *client, uint64_t id, const moe_started_t *started,
 }
 
 
-static void on_tokens(void *client, uint64_t id, moe_string_t text, const uint32_t *ids,
+/* What is not content goes to `text` too, behind what tells its kind. */
+static void note_delta(answer_t *answer, moe_delta_t delta)
+{
+    static const char *const signs[] = { "", "", "\x01", "\x02" };
+
+    answer->n_text += (size_t) sprintf(answer->text + answer->n_text, "%s%.*s%.*s%.*s",
+                                       signs[delta.kind], (int) delta.id.size, delta.id.data,
+                                       (int) delta.name.size, delta.name.data,
+                                       (int) delta.text.size, delta.text.data);
+}
+
+
+static void on_tokens(void *client, uint64_t id, const moe_deltas_t *deltas, const uint32_t *ids,
                       uint32_t n_ids, const moe_logprob_t *logprobs)
 {
     answer_t *answer = client;
 
     pthread_mutex_lock(&lock);
     assert_true(answer->started && !answer->done && n_ids == 1);
-    if (text.size) {
-        memcpy(answer->text + answer->n_text, text.data, text.size);
-        answer->n_text += text.size;
+    for (uint32_t i = 0; i < deltas->count; i++) {
+        note_delta(answer, moe_deltas_at(deltas, i));
     }
     answer->text_ends[answer->n_ids] = answer->n_text;
     answer->ids[answer->n_ids++] = ids[0];

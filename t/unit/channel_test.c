@@ -254,9 +254,11 @@ static void test_events_round_trip(void **state)
     moe_started_t started = {.prompt_tokens = 2, .cached_tokens = 1, .queue_ns = 3,
                              .prefill_ns = 4, .prompt_text = STRING("hi"), .n_prompt_ids = 2,
                              .n_logprobs = 2}, started2;
-    moe_done_t done = {MOE_FINISH_STOP, STRING("END"), -1, 2, 1, 9, 123}, done2;
+    moe_done_t done = {MOE_FINISH_STOP, STRING("END"), -1, 2, 1, 9, 4, 123}, done2;
     moe_admitted_t admitted = {.prompt_tokens = 7}, admitted2;
     moe_tokens_t tokens;
+    moe_deltas_t deltas = {0};
+    moe_delta_t delta;
     moe_buffer_t out = {0};
     const char *payload;
 
@@ -280,14 +282,36 @@ static void test_events_round_trip(void **state)
     assert_int_equal(moe_started_decode(payload, out.size - MOE_FRAME_HEADER - 1, &started2), -1);
 
     out.size = 0;
-    assert_int_equal(moe_tokens_encode(&out, 1, STRING("he"), ids, 2, records, &error), 0);
+    assert_int_equal(moe_deltas_add(&deltas, MOE_DELTA_REASONING, "hm", 2, &error), 0);
+    assert_int_equal(moe_deltas_add(&deltas, MOE_DELTA_CONTENT, "h", 1, &error), 0);
+    assert_int_equal(moe_deltas_add(&deltas, MOE_DELTA_CONTENT, "e", 1, &error), 0);
+    assert_int_equal(moe_deltas_add(&deltas, MOE_DELTA_CONTENT, "", 0, &error), 0);
+    assert_int_equal(moe_deltas_add_call(&deltas, STRING("id"), STRING("name"), STRING("{}"),
+                                         &error), 0);
+    assert_int_equal(moe_tokens_encode(&out, 1, &deltas, ids, 2, records, &error), 0);
     payload = out.data + MOE_FRAME_HEADER;
     assert_int_equal(moe_tokens_decode(payload, out.size - MOE_FRAME_HEADER, &tokens), 0);
     assert_int_equal(tokens.n_ids, 2);
     assert_int_equal(tokens.n_logprobs, 2);
+    assert_int_equal(tokens.n_deltas, 3);
+    assert_int_equal(moe_delta_next(&tokens.deltas, &delta), 0);
+    assert_int_equal(delta.kind, MOE_DELTA_REASONING);
+    assert_memory_equal(delta.text.data, "hm", 2);
+    assert_int_equal(moe_delta_next(&tokens.deltas, &delta), 0);
+    assert_int_equal(delta.kind, MOE_DELTA_CONTENT);
+    assert_int_equal(delta.text.size, 2);
+    assert_memory_equal(delta.text.data, "he", 2);
+    assert_int_equal(moe_delta_next(&tokens.deltas, &delta), 0);
+    assert_int_equal(delta.kind, MOE_DELTA_CALL);
+    assert_memory_equal(delta.id.data, "id", 2);
+    assert_memory_equal(delta.name.data, "name", 4);
+    assert_memory_equal(delta.text.data, "{}", 2);
     for (size_t cut = 0; cut < out.size - MOE_FRAME_HEADER; cut++) {
         assert_int_equal(moe_tokens_decode(payload, cut, &tokens), -1);
     }
+    out.data[MOE_FRAME_HEADER + 4] = 4;         /* no kind */
+    assert_int_equal(moe_tokens_decode(payload, out.size - MOE_FRAME_HEADER, &tokens), -1);
+    moe_deltas_free(&deltas);
 
     out.size = 0;
     assert_int_equal(moe_done_encode(&out, 1, &done, &error), 0);
@@ -295,6 +319,7 @@ static void test_events_round_trip(void **state)
     assert_int_equal(moe_done_decode(payload, out.size - MOE_FRAME_HEADER, &done2), 0);
     assert_int_equal(done2.stop_id, -1);
     assert_int_equal(done2.completion_tokens, 9);
+    assert_int_equal(done2.reasoning_tokens, 4);
     assert_memory_equal(done2.stop.data, "END", 3);
     out.data[MOE_FRAME_HEADER] = 0;
     assert_int_equal(moe_done_decode(payload, out.size - MOE_FRAME_HEADER, &done2), -1);
