@@ -240,6 +240,7 @@ ngx_http_moe_engine_key(ngx_cycle_t *cycle, ngx_http_moe_main_conf_t *mcf,
     ngx_http_moe_engine_key_file(key, &model->path, NULL);
     ngx_http_moe_engine_key_file(key, &model->path, "config.json");
     ngx_http_moe_engine_key_file(key, &model->path, "tokenizer.json");
+    ngx_http_moe_engine_key_file(key, &model->path, "tiktoken.model");
     ngx_http_moe_engine_key_file(key, &model->path, "tokenizer_config.json");
     ngx_http_moe_engine_key_file(key, &model->path, "chat_template.jinja");
     ngx_http_moe_engine_key_file(key, &model->path, "generation_config.json");

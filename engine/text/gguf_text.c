@@ -161,24 +161,7 @@ static int read_tokens(json_t *tokenizer, moe_vocab_t *vocab, const json_t *meta
 }
 
 
-/* Some files leave out merges that follow from the ids: these are ranks. */
-static int derive_from_ids(moe_merges_t *merges, const moe_vocab_t *vocab, moe_error_t *error)
-{
-    uint32_t *ranks = malloc(vocab->n_ids * sizeof(uint32_t));
-    int rc;
-
-    if (ranks == NULL) {
-        return out_of_memory(error);
-    }
-    for (uint32_t id = 0; id < vocab->n_ids; id++) {
-        ranks[id] = id;
-    }
-    rc = moe_merges_derive(merges, vocab, ranks, error);
-    free(ranks);
-    return rc;
-}
-
-
+/* Some files leave out merges that follow from the ids, which are ranks then (`ranked`). */
 static int read_merges(moe_merges_t *merges, const moe_vocab_t *vocab, const json_t *metadata,
                        int ranked, moe_error_t *error)
 {
@@ -186,7 +169,7 @@ static int read_merges(moe_merges_t *merges, const moe_vocab_t *vocab, const jso
     size_t i;
 
     if (list == NULL && ranked) {
-        return derive_from_ids(merges, vocab, error);
+        return moe_merges_derive(merges, vocab, NULL, error);
     }
     if (!json_is_array(list)) {
         return fail(error, "merges", "missing, or not a list");
@@ -236,7 +219,7 @@ static int read_byte_level(json_t *tokenizer, moe_token_model_t *model, const js
         return -1;
     }
     if (json_object_set_new(tokenizer, "pre_tokenizer",
-                            moe_known_splits_json(known, prefix_space)) != 0
+                            moe_known_splits_json(known, NULL, prefix_space)) != 0
         || json_object_set_new(tokenizer, "decoder", json_pack("{s:s}", "type", "ByteLevel")) != 0
         || (known->nfc
             && json_object_set_new(tokenizer, "normalizer", json_pack("{s:s}", "type", "NFC"))

@@ -99,10 +99,14 @@ const moe_known_splits_t *moe_known_splits(const char *name)
 }
 
 
-json_t *moe_known_splits_json(const moe_known_splits_t *splits, int add_prefix_space)
+json_t *moe_known_splits_json(const moe_known_splits_t *splits, json_t *first,
+                              int add_prefix_space)
 {
     json_t *steps = json_array();
 
+    if (first != NULL) {
+        json_array_append_new(steps, first);
+    }
     for (size_t i = 0; i < MOE_SPLITS_LIMIT && splits->splits[i] != NULL; i++) {
         json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Split", "pattern",
                                                "Regex", splits->splits[i], "behavior",

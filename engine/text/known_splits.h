@@ -1,4 +1,4 @@
-/* The pre-tokenizers that files only name: tokenizer.ggml.pre of GGUF. */
+/* The pre-tokenizers that files only name: tokenizer.ggml.pre of GGUF, tiktoken.model. */
 
 #ifndef MOE_KNOWN_SPLITS_H
 #define MOE_KNOWN_SPLITS_H
@@ -20,7 +20,9 @@ typedef struct {
 const moe_known_splits_t *moe_known_splits(const char *name);
 
 /* The "pre_tokenizer" of tokenizer.json that does the splits and then goes to the byte-level
- * alphabet, a new reference; NULL when memory ran out. */
-json_t *moe_known_splits_json(const moe_known_splits_t *splits, int add_prefix_space);
+ * alphabet, a new reference; NULL when memory ran out.  `first`, which is taken over, is its first
+ * step (NULL: none). */
+json_t *moe_known_splits_json(const moe_known_splits_t *splits, json_t *first,
+                              int add_prefix_space);
 
 #endif

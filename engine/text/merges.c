@@ -81,8 +81,9 @@ int moe_merges_derive(moe_merges_t *merges, const moe_vocab_t *vocab, const uint
 {
     for (uint32_t id = 0; id < vocab->n_ids; id++) {
         const moe_token_t *token = &vocab->tokens[id];
+        uint32_t rank = ranks != NULL ? ranks[id] : id;
 
-        if (token->text == NULL || ranks[id] == MOE_NO_RANK) {
+        if (token->text == NULL || rank == MOE_NO_RANK) {
             continue;
         }
         if (token->size > JOINED_LIMIT) {
@@ -90,7 +91,7 @@ int moe_merges_derive(moe_merges_t *merges, const moe_vocab_t *vocab, const uint
                             JOINED_LIMIT);
         }
         for (uint32_t cut = 1; cut < token->size; cut++) {
-            moe_merge_t merge = { .rank = ranks[id], .merged = id };
+            moe_merge_t merge = { .rank = rank, .merged = id };
 
             if (((unsigned char) token->text[cut] & 0xc0) == 0x80) {
                 continue;               /* inside a character */

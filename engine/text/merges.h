@@ -30,7 +30,7 @@ int moe_merges_add_line(moe_merges_t *merges, const moe_vocab_t *vocab, const ch
 
 /* Appends, for vocabularies without a list of merges, every way to make a token of two others;
  * ranks[id] is the rank of all ways to make `id`, MOE_NO_RANK for a token that is never made.
- * -1 with MOE_BAD_MODEL when they are too many. */
+ * `ranks` NULL: ids are ranks.  -1 with MOE_BAD_MODEL when they are too many. */
 int moe_merges_derive(moe_merges_t *merges, const moe_vocab_t *vocab, const uint32_t *ranks,
                       moe_error_t *error);
 

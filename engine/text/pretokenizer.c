@@ -14,6 +14,8 @@
 
 #define STEPS_LIMIT 64u
 #define TEXT_LIMIT ((size_t) 1 << 30)
+#define CHUNK_CHARACTERS 400000u
+#define CHUNK_RUN 25000u
 
 static const char gpt2_regex[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -148,6 +150,38 @@ static int split(const step_t *step, const run_t *run, const char *piece, size_t
         }
     }
     return 0;
+}
+
+
+/* Python's str.isspace. */
+static int is_python_space(uint32_t code)
+{
+    return moe_is_space(code) || (code >= 0x1c && code <= 0x1f);
+}
+
+
+static int cut_chunks(const step_t *step, const run_t *run, const char *piece, size_t size,
+                      int first, moe_pieces_t *out)
+{
+    size_t start = 0, n_characters = 0, run_length = 0, length;
+    int was_space = 0;
+
+    for (size_t i = 0; i < size; i += length) {
+        int space = is_python_space(moe_utf8_decode(piece + i, &length));
+
+        run_length = n_characters > 0 && space == was_space ? run_length + 1 : 1;
+        if (n_characters == CHUNK_CHARACTERS || run_length > CHUNK_RUN) {
+            if (append_piece(out, piece + start, i - start, 0, run->error) != 0) {
+                return -1;
+            }
+            n_characters = n_characters == CHUNK_CHARACTERS ? 0 : n_characters;
+            run_length = 1;
+            start = i;
+        }
+        n_characters++;
+        was_space = space;
+    }
+    return append_piece(out, piece + start, size - start, 0, run->error);
 }
 
 
@@ -359,6 +393,18 @@ static int read_byte_level(moe_pretokenizer_t *pretokenizer, const json_t *json,
 }
 
 
+static int read_chunks(moe_pretokenizer_t *pretokenizer, const json_t *json, moe_error_t *error)
+{
+    step_t *step = new_step(pretokenizer, error);
+
+    if (step == NULL) {
+        return -1;
+    }
+    step->apply = cut_chunks;
+    return 0;
+}
+
+
 static int read_digits(moe_pretokenizer_t *pretokenizer, const json_t *json, moe_error_t *error)
 {
     int individual;
@@ -455,6 +501,7 @@ static const struct {
     { "Split", read_split },
     { "ByteLevel", read_byte_level },
     { "Digits", read_digits },
+    { MOE_KIMI_CHUNKS, read_chunks },
     { "Metaspace", read_metaspace },
     { "Whitespace", read_whitespace },
     { "WhitespaceSplit", read_whitespace_split },

@@ -15,7 +15,8 @@
 
 typedef struct moe_tokenizer_s moe_tokenizer_t;
 
-/* Loads `directory`/tokenizer.json.  NULL with MOE_BAD_MODEL. */
+/* Loads `directory`/tokenizer.json or, where there is none, tiktoken.model.  NULL with
+ * MOE_BAD_MODEL. */
 moe_tokenizer_t *moe_tokenizer_load(const char *directory, moe_error_t *error);
 
 /* The tokenizer that an object as in tokenizer.json describes around a model of its own, which is

@@ -11,6 +11,7 @@
 
 #include "engine/core/json.h"
 #include "engine/text/json_list.h"
+#include "engine/text/tiktoken.h"
 
 #define FILE_NAME "tokenizer.json"
 
@@ -317,6 +318,9 @@ moe_tokenizer_t *moe_tokenizer_load(const char *directory, moe_error_t *error)
     json_t *json;
     char *text;
 
+    if (moe_tiktoken_is_in(directory)) {
+        return moe_tiktoken_load(directory, error);
+    }
     json = moe_json_load_without(directory, FILE_NAME, 0, parts, 2, &text, error);
     if (json == NULL) {
         return NULL;

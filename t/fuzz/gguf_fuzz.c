@@ -9,6 +9,8 @@
 #include "engine/text/gguf_text.h"
 #include "t/fuzz/fuzz.h"
 
+#define TEXT "ab aab  the 12\n<s>\xc3\xa9\xe4\xb8\xad"
+
 
 static void check_tensor(const moe_tensor_t *tensor, const moe_mapping_t *mapping)
 {
@@ -36,17 +38,35 @@ static void check_tensor(const moe_tensor_t *tensor, const moe_mapping_t *mappin
 }
 
 
+static void check_tokenizer(const moe_tokenizer_t *tokenizer)
+{
+    moe_text_t text = { 0 };
+    moe_ids_t ids = { 0 };
+    moe_error_t error;
+    size_t size;
+
+    for (uint32_t id = 0; id < moe_tokenizer_size(tokenizer); id++) {
+        moe_tokenizer_piece(tokenizer, id, &size);
+    }
+    fuzz_check(moe_text_append(&text, TEXT, strlen(TEXT), 1, &error) == 0);
+    if (moe_tokenizer_encode(tokenizer, &text, MOE_ENCODE_POST_PROCESS, 0, &ids, &error) == 0) {
+        for (size_t i = 0; i < ids.count; i++) {
+            fuzz_check(ids.ids[i] < moe_tokenizer_size(tokenizer));
+        }
+    }
+    moe_ids_free(&ids);
+    moe_text_free(&text);
+}
+
+
 static void check_texts(const json_t *metadata)
 {
     moe_error_t error;
     moe_tokenizer_t *tokenizer = moe_gguf_tokenizer(metadata, "x.gguf", &error);
     moe_chat_t *chat = moe_gguf_chat(metadata, "x.gguf", NULL, &error);
-    size_t size;
 
     if (tokenizer != NULL) {
-        for (uint32_t id = 0; id < moe_tokenizer_size(tokenizer); id++) {
-            moe_tokenizer_piece(tokenizer, id, &size);
-        }
+        check_tokenizer(tokenizer);
         moe_tokenizer_free(tokenizer);
     }
     if (chat != NULL) {

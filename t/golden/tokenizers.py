@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Ids of Hugging Face's tokenizers library and of SentencePiece, for tokenizers trained here.
+"""Ids of Hugging Face's tokenizers library, SentencePiece and tiktoken, for tokenizers trained here.
 
-  python3 -m venv /tmp/venv && /tmp/venv/bin/pip install tokenizers==0.22.2 sentencepiece==0.2.1
+  python3 -m venv /tmp/venv
+  /tmp/venv/bin/pip install tokenizers==0.22.2 sentencepiece==0.2.1 tiktoken==0.12.0
   /tmp/venv/bin/python t/golden/tokenizers.py [NAME ...]             # all, or these anew
   /tmp/venv/bin/python t/golden/tokenizers.py --show NAME NUMBER     # one text and its ids
 
 Writes t/golden/tokenizers: NAME/tokenizer.json for each configuration below; spm-bpe.gguf.json, the
-metadata of a GGUF file, for SentencePiece; and ids.json: for each of them hashes over the ids of a
+metadata of a GGUF file, for SentencePiece; tiktoken/tiktoken.model; and ids.json: for each of them hashes over the ids of a
 hundred texts at a time, and over what the ids decode to.  The texts are those of tokenizer_lines.h,
 which makes them again.
 """
+import base64
 import hashlib
 import io
 import json
@@ -19,6 +21,7 @@ import sys
 sys.path.pop(0)         # this file has the library's name
 
 import sentencepiece
+import tiktoken
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers import pre_tokenizers, processors, trainers
 
@@ -295,6 +298,29 @@ def sentence_piece(training):
     return {'tokenizer.ggml.' + key: value for key, value in metadata.items()}, processor
 
 
+def rank_bpe(training):
+    """Kimi's form: tokens and ranks, and a configuration that names some special tokens."""
+    made = known_splits(KIMI, added=[], whole=['Ġtheword'])(training)
+    to_byte = {c: byte for byte, c in alphabet().items()}
+    ranks = {bytes(to_byte[c] for c in text): rank
+             for text, rank in made['model']['vocab'].items()}
+    named = {len(ranks): '<|im_start|>', len(ranks) + 1: '<|im_end|>', len(ranks) + 7: '[MASK]'}
+    config = {'added_tokens_decoder': {str(i): {'content': text, 'special': True}
+                                       for i, text in named.items()}}
+    special = {named.get(i, f'<|reserved_token_{i}|>'): i
+               for i in range(len(ranks), len(ranks) + 256)}
+    return ranks, config, tiktoken.Encoding('kimi', pat_str=KIMI, mergeable_ranks=ranks,
+                                            special_tokens=special)
+
+
+def alphabet():
+    """The character of the byte-level alphabet for each byte."""
+    printable = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {**{byte: chr(byte) for byte in printable},
+            **{byte: chr(0x100 + i) for i, byte in enumerate(others)}}
+
+
 def digest(parts):
     return hashlib.sha256(b''.join(parts)).hexdigest()[:16]
 
@@ -333,12 +359,21 @@ def main(names):
     if names:
         with open(os.path.join(FOLDER, 'ids.json'), encoding='utf-8') as file:
             result = json.load(file)
-    for name in names or [*CONFIGURATIONS, 'spm-bpe']:
+    for name in names or [*CONFIGURATIONS, 'spm-bpe', 'tiktoken']:
         print(name, file=sys.stderr)
         if name == 'spm-bpe':
             metadata, processor = sentence_piece(training)
             write('spm-bpe.gguf.json', metadata, separators=(',', ':'))
             result[name] = hashes(lines, processor.encode, processor.decode)
+            continue
+        if name == 'tiktoken':
+            ranks, config, encoding = rank_bpe(training)
+            write('tiktoken/tokenizer_config.json', config)
+            with open(os.path.join(FOLDER, 'tiktoken', 'tiktoken.model'), 'wb') as file:
+                file.write(b''.join(base64.b64encode(data) + b' %d\n' % rank
+                                    for data, rank in ranks.items()))
+            result[name] = hashes(lines, lambda text: encoding.encode(text, allowed_special='all'),
+                                  encoding.decode)
             continue
         pre, make = CONFIGURATIONS[name]
         made = make(training)

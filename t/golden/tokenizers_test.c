@@ -215,29 +215,40 @@ static json_t *to_gguf(const json_t *json, const char *pre)
 }
 
 
-static void from_tokenizer_json(void **state)
+static void compare_directory(const char *name)
 {
     moe_error_t error = { 0 };
+    moe_tokenizer_t *tokenizer;
+    char path[256];
+
+    snprintf(path, sizeof(path), FOLDER "/%s", name);
+    tokenizer = moe_tokenizer_load(path, &error);
+    assert_string_equal(error.message, "");
+    assert_non_null(tokenizer);
+    compare(tokenizer, json_object_get(golden, name), name, 1);
+    moe_tokenizer_free(tokenizer);
+}
+
+
+static void from_tokenizer_json(void **state)
+{
     const char *name;
     json_t *expected;
     size_t count = 0;
 
     json_object_foreach(golden, name, expected) {
-        moe_tokenizer_t *tokenizer;
-        char path[256];
-
-        if (json_object_get(expected, "pre") == NULL) {
-            continue;                   /* of SentencePiece */
+        if (json_object_get(expected, "pre") != NULL) {
+            compare_directory(name);
+            count++;
         }
-        snprintf(path, sizeof(path), FOLDER "/%s", name);
-        tokenizer = moe_tokenizer_load(path, &error);
-        assert_string_equal(error.message, "");
-        assert_non_null(tokenizer);
-        compare(tokenizer, expected, name, 1);
-        moe_tokenizer_free(tokenizer);
-        count++;
     }
-    assert_true(count >= 16);
+    assert_int_equal(count, 16);
+}
+
+
+static void from_tiktoken_model(void **state)
+{
+    compare_directory("tiktoken");
 }
 
 
@@ -276,6 +287,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(from_tokenizer_json),
+        cmocka_unit_test(from_tiktoken_model),
         cmocka_unit_test(from_gguf),
         cmocka_unit_test(from_gguf_of_sentence_piece),
     };

@@ -384,7 +384,7 @@ static void family_patterns(void **state)
             expect_pieces(json, text, rows[i].expected);
         }
         json_decref(json);
-        json = moe_known_splits_json(moe_known_splits(rows[i].pre), 0);
+        json = moe_known_splits_json(moe_known_splits(rows[i].pre), NULL, 0);
         steps = json_object_get(json, "pretokenizers");
         json_array_remove(steps, json_array_size(steps) - 1);      /* ByteLevel */
         expect_pieces(json, text, rows[i].expected);
