@@ -58,6 +58,12 @@ MIXTRAL = dict(
     COMMON, architectures=['MixtralForCausalLM'], model_type='mixtral', num_local_experts=8,
     num_experts_per_tok=2, intermediate_size=32, rope_theta=1000000.0, sliding_window=None,
     output_router_logits=False, router_aux_loss_coef=0.02)
+QWEN2 = dict(
+    COMMON, architectures=['Qwen2MoeForCausalLM'], model_type='qwen2_moe', num_experts=8,
+    intermediate_size=96, moe_intermediate_size=32, shared_expert_intermediate_size=48,
+    norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[1], sliding_window=16,
+    use_sliding_window=False, max_window_layers=3, rope_theta=1000000.0,
+    output_router_logits=False, router_aux_loss_coef=0.001)
 GPT_OSS = dict(
     COMMON, architectures=['GptOssForCausalLM'], model_type='gpt_oss', num_local_experts=8,
     experts_per_token=3, intermediate_size=96, head_dim=16, attention_bias=True, swiglu_limit=7.0,
@@ -89,7 +95,8 @@ CASES = {
                   intermediate_size=32, attention_bias=False, clip_qkv=None, rope_scaling=None,
                   pad_token_id=1, output_router_logits=False, router_aux_loss_coef=0.01),
     'Mixtral': MIXTRAL,
-    'Mixtral, linear': dict(MIXTRAL, rope_scaling={'type': 'linear', 'factor': 4.0}),
+    'Mixtral, linear, windows': dict(MIXTRAL, sliding_window=16, rope_scaling={
+        'type': 'linear', 'factor': 4.0}),
     'Mixtral, llama3': dict(MIXTRAL, rope_theta=10000.0, rope_scaling={
         'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
         'original_max_position_embeddings': 32}),
@@ -97,24 +104,20 @@ CASES = {
         'type': 'longrope', 'original_max_position_embeddings': 32,
         'short_factor': [1.0 + j / 8 for j in range(8)],
         'long_factor': [1.0 + j / 2 for j in range(8)]}),
-    'Qwen2-MoE': dict(COMMON, architectures=['Qwen2MoeForCausalLM'], model_type='qwen2_moe',
-                      num_experts=8, intermediate_size=96, moe_intermediate_size=32,
-                      shared_expert_intermediate_size=48, norm_topk_prob=False,
-                      decoder_sparse_step=1, mlp_only_layers=[1], sliding_window=16,
-                      use_sliding_window=False, max_window_layers=3, rope_theta=1000000.0,
-                      output_router_logits=False, router_aux_loss_coef=0.001),
+    'Qwen2-MoE': QWEN2,
+    'Qwen2-MoE, windows': dict(QWEN2, use_sliding_window=True, max_window_layers=2),
     'Qwen3-MoE': dict(COMMON, architectures=['Qwen3MoeForCausalLM'], model_type='qwen3_moe',
                       head_dim=32, num_experts=8, intermediate_size=96, moe_intermediate_size=32,
                       norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
                       attention_bias=False, sliding_window=None, use_sliding_window=False,
                       max_window_layers=3, rope_theta=1000000.0, output_router_logits=False,
                       router_aux_loss_coef=0.001),
-    'Qwen3-MoE, YaRN': dict(COMMON, architectures=['Qwen3MoeForCausalLM'], model_type='qwen3_moe',
-                            head_dim=32, num_experts=8, intermediate_size=96,
-                            moe_intermediate_size=32, norm_topk_prob=True, decoder_sparse_step=2,
-                            mlp_only_layers=[], attention_bias=False,
-                            rope_scaling={'rope_type': 'yarn', 'factor': 8.0,
-                                          'original_max_position_embeddings': 32}),
+    'Qwen3-MoE, YaRN, windows': dict(
+        COMMON, architectures=['Qwen3MoeForCausalLM'], model_type='qwen3_moe', head_dim=32,
+        num_experts=8, intermediate_size=96, moe_intermediate_size=32, norm_topk_prob=True,
+        decoder_sparse_step=2, mlp_only_layers=[], attention_bias=False, sliding_window=16,
+        use_sliding_window=True, max_window_layers=3, rope_scaling={
+            'rope_type': 'yarn', 'factor': 8.0, 'original_max_position_embeddings': 32}),
     'gpt-oss, BF16': dict(GPT_OSS, swiglu_limit=1.5),      # which many values exceed
     'gpt-oss, MXFP4': dict(GPT_OSS, quantization_config={
         'quant_method': 'mxfp4', 'modules_to_not_convert': [

@@ -173,7 +173,7 @@ static int is_neutral(const json_t *config, const char *key)
 {
     static const char *const neutral[] = {
         "architectures", "attention_dropout", "bos_token_id", "experts_per_token",
-        "initial_context_length", "num_mtp_modules", "num_nextn_predict_layers",
+        "initial_context_length", "max_window_layers", "num_mtp_modules", "num_nextn_predict_layers",
         "output_router_logits", "pad_token_id", "router_aux_loss_coef", "torch_dtype", "use_mtp"
     };
 
@@ -182,8 +182,8 @@ static int is_neutral(const json_t *config, const char *key)
             return 1;
         }
     }
-    return json_is_false(json_object_get(config, "use_sliding_window"))
-           && (strcmp(key, "sliding_window") == 0 || strcmp(key, "max_window_layers") == 0);
+    return strcmp(key, "sliding_window") == 0
+           && json_is_false(json_object_get(config, "use_sliding_window"));
 }
 
 
