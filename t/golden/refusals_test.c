@@ -172,9 +172,10 @@ static void check_config(const fixture_t *f, const char *key, json_t *value, con
 static int is_neutral(const json_t *config, const char *key)
 {
     static const char *const neutral[] = {
-        "architectures", "attention_dropout", "bos_token_id", "experts_per_token",
-        "initial_context_length", "max_window_layers", "num_mtp_modules", "num_nextn_predict_layers",
-        "output_router_logits", "pad_token_id", "router_aux_loss_coef", "torch_dtype", "use_mtp"
+        "architectures", "attention_dropout", "bos_token_id", "enable_moe_fp32_combine",
+        "experts_per_token", "initial_context_length", "max_window_layers", "num_mtp_modules",
+        "num_nextn_predict_layers", "output_router_logits", "pad_token_id", "router_aux_loss_coef",
+        "torch_dtype", "use_mtp"
     };
 
     for (size_t i = 0; i < sizeof(neutral) / sizeof(neutral[0]); i++) {
