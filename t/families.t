@@ -1,6 +1,6 @@
 # A model of every family behind one nginx: what inspect says of it, whole and damaged, the reference
-# implementation's greedy tokens (t/golden/reference.json) through HTTP, and a chat that is the same
-# text in both streaming modes.
+# implementation's greedy tokens (t/golden/reference.json) through HTTP, and chats, with tools and
+# without, that are the same in both streaming modes.
 
 use lib 't/lib';
 use Moe::Test;
@@ -9,7 +9,55 @@ use File::Temp qw(tempdir);
 my $golden = json_decode(file_content('t/golden/reference.json'));
 my $models = tempdir('moe-families-XXXXXX', TMPDIR => 1, CLEANUP => 1);
 my $vocabulary = 288;
+my $context = 4096;         # of what is served: some templates take a page
 my @families;
+
+# How these families write chats; where a name of t/unit/templates stands, as that file does.  The
+# others' is chatml.
+my $deepseek = <<'END';
+{{ bos_token }}{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}
+{%- if tools %}{{ '\n\n## Tools\n' }}{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'user' %}{{ '<｜User｜>' + m.content }}
+{%- elif m.role == 'assistant' %}{{ '<｜Assistant｜>' + (m.content or '') }}
+{%- if m.tool_calls %}{{ '<｜tool▁calls▁begin｜>' }}
+{%- for call in m.tool_calls %}{{ '<｜tool▁call▁begin｜>' + call.function.name + '<｜tool▁sep｜>' }}
+{{- call.function.arguments | tojson }}{{ '<｜tool▁call▁end｜>' }}{% endfor %}
+{{- '<｜tool▁calls▁end｜>' }}{% endif %}{{ '<｜end▁of▁sentence｜>' }}
+{%- elif m.role == 'tool' %}{{ '<｜tool▁output▁begin｜>' + m.content + '<｜tool▁output▁end｜>' }}{% endif %}
+{%- endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜><think>' }}{% endif %}
+END
+my $kimi = <<'END';
+{%- if tools %}{{ '<|im_system|>tool_declare<|im_middle|>' + (tools | tojson) + '<|im_end|>' }}{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'assistant' %}{{ '<|im_assistant|>assistant' }}
+{%- elif m.role == 'user' %}{{ '<|im_user|>user' }}{% else %}{{ '<|im_system|>' + m.role }}{% endif %}
+{{- '<|im_middle|>' }}{% if m.role == 'tool' %}{{ '## Return of ' + m.tool_call_id + '\n' }}{% endif %}
+{{- m.content or '' }}
+{%- if m.tool_calls %}{{ '<|tool_calls_section_begin|>' }}
+{%- for call in m.tool_calls %}{{ '<|tool_call_begin|>' + call.id + '<|tool_call_argument_begin|>' }}
+{{- call.function.arguments | tojson }}{{ '<|tool_call_end|>' }}{% endfor %}
+{{- '<|tool_calls_section_end|>' }}{% endif %}{{ '<|im_end|>' }}
+{%- endfor %}{% if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}
+END
+my $minimax = <<'END';
+{{- ']~!b[' }}{% for m in messages if m.role == 'system' %}{{ ']~b]system\n' + m.content }}
+{%- if tools %}{% for tool in tools %}{{ '\n<tool>' }}{{ tool.function | tojson }}{{ '</tool>' }}{% endfor %}{% endif %}
+{{- '[e~[\n' }}{% endfor %}{% for m in messages %}
+{%- if m.role == 'user' %}{{ ']~b]user\n' + m.content + '[e~[\n' }}
+{%- elif m.role == 'assistant' %}{{ ']~b]ai\n' + (m.content or '') }}
+{%- if m.tool_calls %}{{ '<minimax:tool_call>\n' }}
+{%- for call in m.tool_calls %}{{ '<invoke name="' + call.function.name + '">\n' }}
+{%- for key, value in call.function.arguments.items() %}
+{{- '<parameter name="' + key + '">' + value + '</parameter>\n' }}{% endfor %}{{ '</invoke>\n' }}{% endfor %}
+{{- '</minimax:tool_call>' }}{% endif %}{{ '[e~[\n' }}
+{%- elif m.role == 'tool' %}{{ ']~b]tool\n<response>' + m.content + '</response>[e~[\n' }}{% endif %}
+{%- endfor %}{% if add_generation_prompt %}{{ ']~b]ai\n<think>\n' }}{% endif %}
+END
+my %template = (
+    deepseek_v2 => $deepseek, deepseek_v3 => $deepseek, kimi_k2 => $kimi, minimax_m2 => $minimax,
+    glm4_moe => 'glm', glm4_moe_lite => 'glm', gpt_oss => 'harmony',
+);
 
 chmod 0755, $models;
 system("$Moe::Server::BUILD/golden/reference_test", $models) == 0
@@ -75,7 +123,23 @@ sub small_tokenizer {
     return $json;
 }
 
+# Adds a model to those that are served.
+sub serve {
+    my ($name, $config, $greedy) = @_;
+    my $template = $template{$config->{model_type}} // 'chatml';
+
+    utf8::encode($template);
+    $template = file_content("t/unit/templates/$template.jinja") if $template =~ /^\w+$/;
+
+    write_file("$models/$name/config.json",
+               json_encode({ %$config, max_position_embeddings => $context }));
+    write_file("$models/$name/chat_template.jinja", $template);
+    push @families, { name => $name, greedy => $greedy };
+    return;
+}
+
 my $tokenizer = small_tokenizer();
+my %seen;
 for my $case (@{$golden->{cases}}) {
     my $name = lc($case->{name}) =~ s/[^a-z0-9.]+/-/gr;
 
@@ -97,17 +161,51 @@ for my $case (@{$golden->{cases}}) {
     like($text, qr/^end of text +1$/m, "$name: its end of text");
     like($text, qr/^tokenizer +$vocabulary tokens$/m, "$name: its tokenizer");
     check_refusals($name, $config);
-    push @families, { name => $name, greedy => $case->{greedy} };
+    serve($name, $config, $case->{greedy}) if !$seen{$config->{model_type}}++
+        || $config->{quantization_config};
 }
 
 my ($first, @others) = map { $_->{name} } @families;
 my $server = server(
-    model => "$models/$first", context => 256,
-    http => join('', map { "moe_model $_ $models/$_ { threads 1; context 256; }\n" } @others),
+    model => "$models/$first", context => $context,
+    http => join('', map { "moe_model $_ $models/$_ { threads 1; context $context; }\n" } @others),
     server => 'location /any/ { moe_pass any; }', model_block => "alias $first;");
 ok(wait_until(30, sub { get($server, '/any/health')->{status} == 200 }), 'all of them serve');
 is_deeply([sort grep { $_ ne 'demo' } map { $_->{id} } @{get($server, '/any/v1/models')->{json}{data}}],
           [sort $first, @others], 'all of them are told');
+
+# A chat in one piece, which a stream must equal; its usage.
+sub check_chat {
+    my ($name, %members) = @_;
+    my %chat = (model => $name, max_tokens => 24, temperature => 0, ignore_eos => \1, %members);
+    my $answer = post($server, '/any/v1/chat/completions', \%chat);
+    my $stream = collect_all($server, '/any/v1/chat/completions',
+                             { %chat, stream_options => { include_usage => \1 } });
+    my $choice = $answer->{json}{choices}[0];
+    my %parts;
+
+    is($answer->{status}, 200, "$name: status") or diag($answer->{body});
+    for my $delta (map { $_->{delta} } map { @{$_->{choices}} } @{$stream->{events}}) {
+        $parts{$_} .= $delta->{$_} // '' for qw(content reasoning_content);
+    }
+    is_deeply(\%parts, { map { $_ => $choice->{message}{$_} // '' } keys %parts },
+              "$name: the same text in a stream");
+    cmp_ok(length join('', values %parts), '>', 0, "$name: there is some");
+    is_deeply([$stream->{finish}, $stream->{role}, counts($stream->{usage})],
+              [$choice->{finish_reason}, 'assistant', counts($answer->{json}{usage})],
+              "$name: its end, role and usage");
+    return $answer->{json}{usage};
+}
+
+my @question = ({ role => 'system', content => 'Be brief.' },
+                { role => 'user', content => 'Was ist nginx? 你好' });
+my @tools = ({ type => 'function', function => { name => 'look_up', description => 'Looks it up.',
+    parameters => { type => 'object', properties => { word => { type => 'string' } },
+                    required => ['word'] } } });
+my $call = { id => 'abcdefghi', type => 'function',
+             function => { name => 'look_up', arguments => '{"word": "nginx"}' } };
+my @history = (@question, { role => 'assistant', tool_calls => [$call] },
+               { role => 'tool', tool_call_id => 'abcdefghi', content => '{"found": true}' });
 
 for my $family (@families) {
     my ($name, $greedy) = @$family{qw(name greedy)};
@@ -118,20 +216,13 @@ for my $family (@families) {
     is_deeply($choice->{token_ids}, $greedy, "$name: the reference's tokens");
     is(collect_all($server, '/any/v1/completions', $body)->{text}, $choice->{text},
        "$name: streamed");
-
-    my %chat = (model => $name, messages => [{ role => 'system', content => 'Be brief.' },
-        { role => 'user', content => 'Was ist nginx? 你好' }], max_tokens => 24, temperature => 0,
-        ignore_eos => \1);
-    my $answer = post($server, '/any/v1/chat/completions', \%chat)->{json};
-    my $stream = collect_all($server, '/any/v1/chat/completions',
-                             { %chat, stream_options => { include_usage => \1 } });
-    my $message = $answer->{choices}[0]{message};
-
-    cmp_ok(length $message->{content}, '>', 0, "$name: a chat");
-    is($stream->{text}, $message->{content}, "$name: the same text in a stream");
-    is_deeply([$stream->{finish}, $stream->{role}, counts($stream->{usage})],
-              [$answer->{choices}[0]{finish_reason}, 'assistant', counts($answer->{usage})],
-              "$name: its end, role and usage");
+    my @tokens = map { $_->{prompt_tokens} } (
+        check_chat($name, messages => \@question),
+        check_chat($name, messages => \@question, tools => \@tools),
+        check_chat($name, messages => \@history, tools => \@tools),
+    );
+    cmp_ok($tokens[1], '>', $tokens[0] + 60, "$name: the model is shown the tools");
+    cmp_ok($tokens[2], '>', $tokens[1] + 40, "$name: and a call of one");
 }
 
 finish();
