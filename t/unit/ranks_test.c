@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "engine/core/clock.h"
 #include "t/unit/ranks_fixture.h"
 
 
@@ -357,7 +358,9 @@ static void test_weights_needed(void **state)
 /* ---- a thousand ends ---- */
 
 #define ABORTS 1000u
+#define MOVE_ABORTS 200u
 #define ABORT_RANKS 4u
+#define PATIENCE_NS 120000000000ull
 
 /* An end of a group that aborts it at the count's end; forward passes outlive groups. */
 typedef struct {
@@ -365,6 +368,7 @@ typedef struct {
     moe_comm_t *inner;
     uint32_t *left;                     /* verbs that this rank still calls */
     int late;                           /* aborts after the verb, not before */
+    int waits;                          /* begins to count when rank 0 tells a placement */
 } fragile_t;
 
 typedef struct {
@@ -382,7 +386,7 @@ static void count_verb(fragile_t *end)
 {
     const moe_error_t reason = { MOE_UNAVAILABLE, "on purpose" };
 
-    if (*end->left > 0 && --*end->left == 0) {
+    if (!end->waits && *end->left > 0 && --*end->left == 0) {
         end->inner->ops->abort(end->inner, &reason);
     }
 }
@@ -418,6 +422,16 @@ FRAGILE(allreduce, (moe_comm_t *comm, void *data, size_t count, moe_reduction_t 
 FRAGILE(bcast, (moe_comm_t *comm, uint32_t root, void *data, size_t size, moe_error_t *error),
         (end->inner, root, data, size, error))
 
+
+/* The only broadcasts of a step are placements. */
+static int fragile_placement(moe_comm_t *comm, uint32_t root, void *data, size_t size,
+                             moe_error_t *error)
+{
+    ((fragile_t *) comm)->waits = 0;
+    return fragile_bcast(comm, root, data, size, error);
+}
+
+
 static const moe_comm_ops_t fragile_ops = {
     .name = "fragile",
     .barrier = fragile_barrier,
@@ -425,24 +439,24 @@ static const moe_comm_ops_t fragile_ops = {
     .alltoallv_start = fragile_alltoallv_start,
     .alltoallv_finish = fragile_alltoallv_finish,
     .allreduce = fragile_allreduce,
-    .bcast = fragile_bcast
+    .bcast = fragile_placement
 };
 
 
 static void *run_fragile(void *argument)
 {
     fragile_rank_t *rank = argument;
+    const uint64_t began = moe_now_ns();
 
-    /* Enough steps for any count of verbs. */
-    for (unsigned step = 0; step < 100 && !rank->failed; step++) {
+    while (!rank->failed && moe_now_ns() - began < PATIENCE_NS) {
         rank->failed = moe_forward_step(rank->forward, rank->batch, &rank->error) == NULL;
     }
     return NULL;
 }
 
 
-/* Rank `who` aborts at its verb number `when`. */
-static void abort_once(fragile_rank_t *ranks, uint32_t who, uint32_t when, int late)
+/* Rank `who` aborts at its verb number `when`; `moving`: of those after a placement was told. */
+static void abort_once(fragile_rank_t *ranks, uint32_t who, uint32_t when, int late, int moving)
 {
     const moe_comm_options_t options = { .timeout_ns = 60000000000u };
     moe_comm_t *inner[ABORT_RANKS];
@@ -452,6 +466,7 @@ static void abort_once(fragile_rank_t *ranks, uint32_t who, uint32_t when, int l
     for (uint32_t r = 0; r < ABORT_RANKS; r++) {
         ranks[r].all.inner = inner[r];
         ranks[r].all.late = late;
+        ranks[r].all.waits = moving;
         ranks[r].left = r == who ? when : 0;
         ranks[r].failed = 0;
         assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_fragile, &ranks[r]), 0);
@@ -465,20 +480,15 @@ static void abort_once(fragile_rank_t *ranks, uint32_t who, uint32_t when, int l
 }
 
 
-static void test_aborts(void **state)
+static void create_fragile(const fixture_t *f, const moe_balance_options_t *balance,
+                           fragile_rank_t *ranks)
 {
-    fixture_t *f = open_model(tiny_model_defaults());
     moe_forward_options_t options = rank_options(f, 1).forward;
-    static fragile_rank_t ranks[ABORT_RANKS];
-    const uint32_t blocks[] = { 0 };
-    const moe_batch_sequence_t sequence = { f->tokens[0], 5, 0, blocks, 1 };
-    const moe_batch_t some = { .sequences = &sequence, .n_sequences = 1 }, none = { NULL };
-    uint64_t seed = 11;
     moe_error_t error;
 
     options.threads = 1;
+    options.balance = *balance;
     for (uint32_t r = 0; r < ABORT_RANKS; r++) {
-        ranks[r].batch = r == 1 ? &none : &some;
         ranks[r].all = (fragile_t) {
             .comm = { .ops = &fragile_ops, .rank = r, .ranks = ABORT_RANKS }, .left = &ranks[r].left
         };
@@ -488,11 +498,42 @@ static void test_aborts(void **state)
         ranks[r].forward = moe_forward_create(f->model, &options, &error);
         assert_non_null(ranks[r].forward);
     }
-    for (unsigned i = 0; i < ABORTS; i++) {
-        abort_once(ranks, draw(&seed, ABORT_RANKS), 1 + draw(&seed, 60), i % 2);
-    }
+}
+
+
+static void free_fragile(fragile_rank_t *ranks)
+{
     for (uint32_t r = 0; r < ABORT_RANKS; r++) {
         moe_forward_free(ranks[r].forward);
+    }
+}
+
+
+/* While experts stay, and while they move, which leaves ranks behind that have moved different
+ * parts. */
+static void test_aborts(void **state)
+{
+    const moe_balance_options_t stay = { 0 };
+    const moe_balance_options_t move = { .redundant = 4, .rows = 1, .step_bytes = 1000 };
+    fixture_t *f = open_model(tiny_model_defaults());
+    static fragile_rank_t ranks[ABORT_RANKS];
+    const uint32_t blocks[] = { 0 };
+    const moe_batch_sequence_t sequence = { f->tokens[0], 5, 0, blocks, 1 };
+    const moe_batch_t some = { .sequences = &sequence, .n_sequences = 1 }, none = { NULL };
+    uint64_t seed = 11;
+
+    for (uint32_t r = 0; r < ABORT_RANKS; r++) {
+        ranks[r].batch = r == 1 ? &none : &some;
+    }
+    create_fragile(f, &stay, ranks);
+    for (unsigned i = 0; i < ABORTS; i++) {
+        abort_once(ranks, draw(&seed, ABORT_RANKS), 1 + draw(&seed, 60), i % 2, 0);
+    }
+    free_fragile(ranks);
+    for (unsigned i = 0; i < MOVE_ABORTS; i++) {
+        create_fragile(f, &move, ranks);
+        abort_once(ranks, draw(&seed, ABORT_RANKS), 1 + draw(&seed, 200), i % 2, 1);
+        free_fragile(ranks);
     }
     close_model(f);
 }
