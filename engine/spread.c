@@ -79,6 +79,7 @@ int moe_spread(const moe_model_t *model, uint32_t ranks, uint32_t redundant,
                             first->experts);
         }
     }
+    /* One domain: between the nodes of a machine equal work is worth more than short ways. */
     *shape = (moe_placement_shape_t) {.groups = 1, .domains = 1, .ranks = ranks};
     if (first != NULL) {
         shape->experts = first->experts;

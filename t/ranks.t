@@ -154,6 +154,7 @@ for my $case (
      ['logits', $Moe::Server::MODEL, '--tokens', '1,2', '--threads', 2, '--ranks', 2], 1,
      qr/^moe-engine: step 1: fault: rank 1 has left$/m],
     ['rank2:step9:exit', [@run], 1, qr/^moe-engine: MOE_FAULT: there is no rank 2 among 2$/m],
+    ['rank0:step1:exit', [@run[0 .. 6], 2], 1, qr{^moe-engine: MOE_FAULT needs several ranks$}m],
     ['sometimes', [@run], 1, qr/^moe-engine: MOE_FAULT: "sometimes" is not/m],
     ['', [@run[0 .. 6], 2, '--ranks', 3], 1,
      qr/^moe-engine: 3 ranks need a thread each: threads is 2$/m],

@@ -40,6 +40,9 @@ int moe_fault_parse(const char *text, uint32_t ranks, moe_fault_t *fault, moe_er
         return moe_fail(error, MOE_INVALID, "MOE_FAULT: \"%.64s\" is not rankR:stepS:stall or "
                         "rankR:stepS:exit", text);
     }
+    if (ranks == 1) {
+        return moe_fail(error, MOE_INVALID, "MOE_FAULT needs several ranks");
+    }
     if (rank >= ranks) {
         return moe_fail(error, MOE_INVALID, "MOE_FAULT: there is no rank %llu among %u",
                         (unsigned long long) rank, ranks);

@@ -23,7 +23,7 @@ typedef struct {
     uint64_t step;
 } moe_fault_t;
 
-/* Reads "rankR:stepS:stall" or ":exit" with R < ranks; NULL or "" is no fault.  -1 with
+/* Reads "rankR:stepS:stall" or ":exit" with R < ranks, of several; NULL or "" is no fault.  -1 with
  * MOE_INVALID. */
 int moe_fault_parse(const char *text, uint32_t ranks, moe_fault_t *fault, moe_error_t *error);
 

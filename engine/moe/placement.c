@@ -143,7 +143,11 @@ moe_placement_t *moe_placement_create(const moe_placement_shape_t *shape, uint32
     *self = sizes;
     lay_out(self, (char *) self + header);
     for (uint32_t i = 0; i < layers; i++) {
-        moe_placement_solve(self, i, equal);
+        if (i == 0) {
+            moe_placement_solve(self, 0, equal);
+        } else {
+            moe_placement_assign(self, i, self->maps[0].experts);
+        }
     }
     free(equal);
     return self;
