@@ -81,7 +81,8 @@ static pcre2_code *compile(const char *pattern, size_t size, uint32_t options,
     pcre2_compile_context_free(context);
     if (code == NULL) {
         pcre2_get_error_message(rc, text, sizeof(text));
-        moe_fail(error, MOE_BAD_MODEL, "regex \"%.120s\": %s", pattern, (const char *) text);
+        moe_fail(error, MOE_BAD_MODEL, "regex \"%.*s\": %s", (int) (size < 120 ? size : 120),
+                 pattern, (const char *) text);
         return NULL;
     }
     /* without JIT (no executable memory) the interpreter gives the same matches */
@@ -106,51 +107,61 @@ static int append_range(moe_buffer_t *out, uint32_t start, uint32_t last, moe_er
 }
 
 
-/* Appends the code points that the one-character pattern `code` matches. */
-static int append_matching(pcre2_code *code, moe_matcher_t *matcher, moe_buffer_t *out,
-                           moe_error_t *error)
+/* All characters in order. */
+static int append_all_characters(moe_buffer_t *out, moe_error_t *error)
 {
-    moe_regex_t regex = { .code = code };
-    uint32_t first = 0;
-    int in_range = 0, rc;
-    char text[4];
-
-    for (uint32_t c = 0; c <= LAST_CODE_POINT + 1; c++) {
-        size_t start, end;
-
+    if (moe_buffer_reserve(out, 4 * (size_t) LAST_CODE_POINT, error) != 0) {
+        return -1;
+    }
+    for (uint32_t c = 0; c <= LAST_CODE_POINT; c++) {
         if (c == 0xd800) {
             c = 0xe000;         /* surrogates are no characters; a range may span them */
         }
-        rc = c <= LAST_CODE_POINT
-             ? moe_regex_find(&regex, matcher, text, moe_utf8_encode(c, text), 0, &start, &end,
-                              error)
-             : 0;
-        if (rc == -1) {
-            return -1;
-        }
-        if (rc && !in_range) {
-            first = c;
-        } else if (!rc && in_range
-                   && append_range(out, first, c == 0xe000 ? 0xd7ff : c - 1, error) != 0)
-        {
-            return -1;
-        }
-        in_range = rc;
+        out->size += moe_utf8_encode(c, out->data + out->size);
     }
     return 0;
 }
 
 
+/* Appends the ranges of characters that `code` matches, a run of them at a time. */
+static int append_matching(pcre2_code *code, moe_matcher_t *matcher, moe_buffer_t *out,
+                           moe_error_t *error)
+{
+    moe_regex_t regex = { .code = code };
+    moe_buffer_t all = { 0 };
+    size_t start, end = 0, last, length;
+    int rc = append_all_characters(&all, error);
+
+    while (rc == 0) {
+        rc = moe_regex_find(&regex, matcher, all.data, all.size, end, &start, &end, error);
+        if (rc != 1) {
+            break;
+        }
+        for (last = end - 1; ((unsigned char) all.data[last] & 0xc0) == 0x80; last--) {
+            /* back to where the last character starts */
+        }
+        rc = append_range(out, moe_utf8_decode(all.data + start, &length),
+                          moe_utf8_decode(all.data + last, &length), error);
+    }
+    moe_buffer_free(&all);
+    return rc;
+}
+
+
 /* `operands`: look-aheads "(?=[A])(?=[B])"; appends the class of what is in all of them. */
-static int append_intersection(moe_buffer_t *operands, int negated, moe_buffer_t *out,
+static int append_intersection(const moe_buffer_t *operands, int negated, moe_buffer_t *out,
                                moe_error_t *error)
 {
+    moe_buffer_t run = { .limit = PATTERN_LIMIT };
     moe_matcher_t *matcher = NULL;
     pcre2_code *code = NULL;
     int rc = -1;
 
-    if (append(operands, "(?s:.)", error) == 0) {
-        code = compile(operands->data, operands->size, PCRE2_UCP, error);
+    if (append(&run, "(?:", error) == 0
+        && moe_buffer_append(&run, operands->data, operands->size, error) == 0
+        && append(&run, "(?s:.))++", error) == 0)
+    {
+        code = compile(run.data, run.size, PCRE2_UCP, error);
     }
     if (code != NULL) {
         matcher = moe_matcher_create(error);
@@ -160,6 +171,7 @@ static int append_intersection(moe_buffer_t *operands, int negated, moe_buffer_t
     {
         rc = append(out, "]", error);
     }
+    moe_buffer_free(&run);
     moe_matcher_free(matcher);
     pcre2_code_free(code);
     return rc;
