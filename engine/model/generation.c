@@ -212,7 +212,7 @@ static const char *const ends[] = {
     "<|end|>", "<|return|>", "<|call|>", "</s>", "<EOT>", "<eos>", "<end_of_turn>",
     "<end_of_utterance>", "<turn|>", "<|calls|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>",
     "<|eot_id|>", "<|flush|>", "<|im_end|>", "<|tool_response>", "[EOS]", "[EOT]", "[e~[", "_<EOT>",
-    "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
+    ("<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>")
 };
 
 #define N_ENDS (sizeof(ends) / sizeof(ends[0]))
