@@ -1,6 +1,6 @@
-# A model of every family behind one nginx: what inspect says of it, whole and damaged, the reference
-# implementation's greedy tokens (t/golden/reference.json) through HTTP, and chats, with tools and
-# without, that are the same in both streaming modes.
+# A model of every family behind one nginx: what inspect says of it, whole and damaged, the
+# reference implementation's greedy tokens (t/golden/reference.json) through HTTP, and chats, with
+# tools and without, that are the same in both streaming modes.
 
 use lib 't/lib';
 use Moe::Test;
@@ -102,7 +102,8 @@ sub check_refusals {
     is_refused($name, 'config.json', json_encode({ %$config, %{$_->[0]} }), $_->[1]) for (
         [{ model_type => 'magic' }, qr/config\.json: model_type: "magic"/],
         [{ rope_scaling => \%scaling }, qr/config\.json: rope_scaling: rope_type: "magic"/],
-        [{ quantization_config => { quant_method => 'magic' } }, qr/config\.json: quantization_config: .*"magic"/],
+        [{ quantization_config => { quant_method => 'magic' } },
+         qr/config\.json: quantization_config: .*"magic"/],
         [{ hidden_size => 96 }, qr/safetensors: \S+: shape \[.*, expected \[/],
     );
     is_refused($name, 'model.safetensors', $weights =~ s/model\.norm\.weight/model.nrom.weight/r,
@@ -156,7 +157,8 @@ for my $case (@{$golden->{cases}}) {
     like($text, qr/^family +\Q$config->{model_type}\E$/m, "$name: its family");
     like($text, qr/^  experts +$experts of .*\b$config->{num_experts_per_tok} per token/m,
          "$name: its experts");
-    like($text, qr/^sizes +hidden 64, vocabulary $vocabulary, context 256(, |$)/m, "$name: its sizes");
+    like($text, qr/^sizes +hidden 64, vocabulary $vocabulary, context 256(, |$)/m,
+         "$name: its sizes");
     like($text, qr/^  mixer +(MLA|GQA), [^()]*$/m, "$name: its mixer");
     like($text, qr/^end of text +1$/m, "$name: its end of text");
     like($text, qr/^tokenizer +$vocabulary tokens$/m, "$name: its tokenizer");
@@ -171,8 +173,8 @@ my $server = server(
     http => join('', map { "moe_model $_ $models/$_ { threads 1; context $context; }\n" } @others),
     server => 'location /any/ { moe_pass any; }', model_block => "alias $first;");
 ok(wait_until(30, sub { get($server, '/any/health')->{status} == 200 }), 'all of them serve');
-is_deeply([sort grep { $_ ne 'demo' } map { $_->{id} } @{get($server, '/any/v1/models')->{json}{data}}],
-          [sort $first, @others], 'all of them are told');
+my @told = map { $_->{id} } @{get($server, '/any/v1/models')->{json}{data}};
+is_deeply([sort grep { $_ ne 'demo' } @told], [sort $first, @others], 'all of them are told');
 
 # A chat in one piece, which a stream must equal; its usage.
 sub check_chat {
