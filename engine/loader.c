@@ -15,7 +15,11 @@ static const char *weight_data(const moe_weight_t *weight)
 
 uint64_t moe_weight_bytes(const moe_weight_t *weight)
 {
-    return moe_dtype_bytes(weight->tensor->dtype, (size_t) weight->rows * weight->columns);
+    const size_t count = (size_t) weight->rows * weight->columns;
+    const moe_dtype_t dtype = weight->tensor->dtype;
+
+    return moe_dtype_bytes(dtype, count)
+           + (weight->tensor->scales ? count / moe_dtype_block(dtype) : 0);
 }
 
 
@@ -25,6 +29,10 @@ static moe_source_t weight_source(const moe_weight_t *weight)
         .data = weight_data(weight), .dtype = weight->tensor->dtype,
         .row_stride = weight->row_stride ? weight->row_stride : weight->columns,
         .column_stride = weight->row_stride ? weight->column_stride : 1,
+        .scales = weight->tensor->scales
+                      ? weight->tensor->scales
+                            + weight->offset / moe_dtype_block(weight->tensor->dtype)
+                      : NULL,
         .bias = weight->bias, .paired = weight->tensor->paired
     };
 }

@@ -88,7 +88,7 @@ static void print_gqa(const moe_gqa_t *gqa)
     printf(LABEL "GQA, %u heads of %u, %u of keys and values%s%s%s%s, softmax scale %.7g\n",
            "  mixer", gqa->heads, gqa->head, gqa->kv_heads, norms[gqa->norm],
            gqa->biases ? ", biases" : "", gqa->output_bias ? " in all projections" : "",
-           gqa->has_sinks ? ", sinks" : "", (double) gqa->scale);
+           gqa->sinks.size > 0 ? ", sinks" : "", (double) gqa->scale);
     print_rope(&gqa->rotary, gqa->head);
 }
 

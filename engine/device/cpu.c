@@ -185,6 +185,7 @@ typedef struct {
     const moe_rows_t *rows;
     const moe_matrix_t *matrix;
     const moe_kv_t *cache;
+    const moe_swiglu_t *form;
     const float *x, *weight, *other;
     size_t x_stride, x_step, y_stride, y_step;
     const uint32_t *index;
@@ -284,15 +285,16 @@ static void swiglu_rows(void *context, size_t first, size_t last, unsigned threa
     for (size_t i = first; i < last; i++) {
         const size_t at = i * j->size;
 
-        j->self->kernels->swiglu(j->x + at, j->other + at, j->size, j->y + at);
+        j->self->kernels->swiglu(j->form, j->x + at, j->other + at, j->size, j->y + at);
     }
 }
 
 
-static void cpu_swiglu(moe_device_t *device, const float *gate, const float *up, uint32_t n,
-                       const uint32_t *count, uint32_t size, float *y)
+static void cpu_swiglu(moe_device_t *device, const moe_swiglu_t *form, const float *gate,
+                       const float *up, uint32_t n, const uint32_t *count, uint32_t size, float *y)
 {
-    row_job_t job = {.self = cpu(device), .x = gate, .other = up, .size = size, .y = y};
+    row_job_t job = {.self = cpu(device), .form = form, .x = gate, .other = up, .size = size,
+                     .y = y};
 
     moe_pool_run(cpu(device)->pool, swiglu_rows, &job, live_rows(n, count),
                  row_grain((size_t) size * 4));

@@ -79,6 +79,17 @@ static const void *element_at(const moe_source_t *source, size_t index)
 }
 
 
+/* One block from element `index` on. */
+static void widen_block(const moe_source_t *source, size_t index, size_t block, float *values)
+{
+    if (source->scales) {
+        moe_widen_apart(element_at(source, index), source->scales + index / block, block, values);
+    } else {
+        moe_widen(source->dtype, element_at(source, index), block, values);
+    }
+}
+
+
 static void put(char *panel, moe_element_t element, size_t index, float value)
 {
     if (element == MOE_ELEMENT_F32) {
@@ -98,8 +109,7 @@ static void convert_rows(const moe_source_t *source, moe_element_t element, size
 
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < columns; c += block) {
-            moe_widen(source->dtype, element_at(source, row_start(source, row + r) + c), block,
-                      values);
+            widen_block(source, row_start(source, row + r) + c, block, values);
             for (size_t i = 0; i < block; i++) {
                 put(panel, element, (c + i) * MOE_PANEL + r, values[i]);
             }
@@ -116,8 +126,7 @@ static void convert_columns(const moe_source_t *source, moe_element_t element, s
     float values[MOE_BLOCK_LIMIT];
 
     for (size_t c = 0; c < columns; c++) {
-        moe_widen(source->dtype, element_at(source, c * source->column_stride + row - skipped),
-                  block, values);
+        widen_block(source, c * source->column_stride + row - skipped, block, values);
         for (size_t r = 0; r < rows; r++) {
             put(panel, element, c * MOE_PANEL + r, values[skipped + r]);
         }

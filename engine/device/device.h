@@ -22,6 +22,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/kv.h"
 #include "kernels/payload.h"
+#include "kernels/swiglu.h"
 
 typedef struct moe_device_s moe_device_t;
 
@@ -36,6 +37,8 @@ typedef struct {
     const void *data;
     moe_dtype_t dtype;
     size_t row_stride, column_stride;   /* elements */
+    const unsigned char *scales;        /* of a type that keeps them apart: of all blocks from `data`
+                                         * on */
     const float *bias;                  /* [rows], added to what each row gives; NULL: none */
     uint32_t paired;                    /* > 0: of each `paired` rows, r and r + paired / 2 lie one
                                          * behind the other, for all r in turn */
@@ -195,10 +198,10 @@ typedef struct {
     void (*grouped)(moe_device_t *device, const moe_linear_t *jobs, uint32_t n_jobs,
                     const uint32_t *offsets);
 
-    /* y = silu(gate) * up over [n, size]; y may be either.  `count` in device memory, unless NULL:
-     * only so many of the n rows. */
-    void (*swiglu)(moe_device_t *device, const float *gate, const float *up, uint32_t n,
-                   const uint32_t *count, uint32_t size, float *y);
+    /* y = what `form` (of the host) makes of gate and up, over [n, size]; y may be either.  `count`
+     * in device memory, unless NULL: only so many of the n rows. */
+    void (*swiglu)(moe_device_t *device, const moe_swiglu_t *form, const float *gate,
+                   const float *up, uint32_t n, const uint32_t *count, uint32_t size, float *y);
 
     /* y[i] *= sigmoid(scores[i]) over [n, size]. */
     void (*gate_rows)(moe_device_t *device, const float *scores, uint32_t n, uint32_t size,

@@ -129,7 +129,7 @@ static int load_weights(gqa_t *self, moe_loader_t *loader, moe_error_t *error)
     {
         return -1;
     }
-    if (g->has_sinks && (self->sinks = moe_load_vector(loader, &g->sinks, error)) == NULL) {
+    if (g->sinks.size > 0 && (self->sinks = moe_load_vector(loader, &g->sinks, error)) == NULL) {
         return -1;
     }
     self->output = moe_split_load(&self->rows, loader, &g->output, error);

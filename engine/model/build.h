@@ -72,6 +72,10 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
                           uint32_t size, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* The same for a table [rows, columns], of at most 2^32 - 1 numbers, row by row. */
+int moe_model_take_table(moe_model_t *model, moe_error_t *error, moe_vector_t *table,
+                         uint32_t rows, uint32_t columns, const char *name);
+
 /* The same for the bias [weight->rows] of a weight.  0 or -1. */
 int moe_model_take_bias(moe_model_t *model, moe_error_t *error, moe_weight_t *weight,
                         const char *format, ...) __attribute__((format(printf, 4, 5)));
@@ -95,6 +99,9 @@ int moe_model_take_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn, c
  * and "PREFIXdown_proj" of all of them, as newer writers store experts.  0 or -1. */
 int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
                          const char *prefix, const moe_ffn_names_t *names);
+
+/* The experts of a block, without weights.  0, or -1 with MOE_LIMIT. */
+int moe_model_make_experts(moe_model_t *model, moe_block_t *block, moe_error_t *error);
 
 /* Reads generation_config.json and collects the EOS ids, of the config and of what it is a part of,
  * too; model->vocabulary must be set. */

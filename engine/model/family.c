@@ -16,6 +16,7 @@ const moe_family_t *const moe_families[] = {
     &moe_family_mixtral,
     &moe_family_qwen2_moe,
     &moe_family_qwen3_moe,
+    &moe_family_gpt_oss,
     &moe_family_minimax_m2,
     &moe_family_glm4_moe,
     &moe_family_glm4_moe_lite,
@@ -38,8 +39,8 @@ static const char *const neutral_keys[] = {
     "label2id", "length_penalty", "max_length", "min_length", "model_type", "no_repeat_ngram_size",
     "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
     "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix",
-    "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty",
-    "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "sep_token_id", "seq_aux",
+    "pretraining_tp", "problem_type", "pruned_heads", "quantization_config",
+    "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "sep_token_id", "seq_aux",
     "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
     "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
     "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16",
@@ -57,12 +58,15 @@ static const char *const wrapper_keys[] = {
 };
 
 
-static void refuse_quantised(moe_config_t *config)
+/* But for weights quantised by the method `known`. */
+static void refuse_quantised(moe_config_t *config, const char *known)
 {
     const json_t *quantization = moe_config_get(config, "quantization_config");
     const char *method = json_string_value(json_object_get(quantization, "quant_method"));
 
-    if (quantization != NULL) {
+    if (quantization != NULL
+        && (method == NULL || known == NULL || strcmp(method, known) != 0))
+    {
         moe_config_fail(config, "quantization_config", "weights quantised by \"%.64s\" are not "
                         "supported", method != NULL ? method : "an unnamed method");
     }
@@ -82,7 +86,7 @@ int moe_family_enter_text(moe_config_t *config)
     if (*wrapper == NULL) {
         return 0;
     }
-    refuse_quantised(&read);
+    refuse_quantised(&read, NULL);
     moe_config_check_keys(&read, wrapper_keys, neutral_keys);
     if (moe_config_get(&read, "text_config") == NULL) {
         moe_config_fail(&read, "text_config", "missing");
@@ -119,7 +123,7 @@ const moe_family_t *moe_family_find(const moe_config_t *config)
         moe_config_fail(&read, "model_type", "\"%.64s\" is not a supported family", model_type);
         return NULL;
     }
-    refuse_quantised(&read);
+    refuse_quantised(&read, family->quantised);
     moe_config_check_keys(&read, family->known_keys, neutral_keys);
     return read.failed ? NULL : family;
 }

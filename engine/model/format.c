@@ -2,6 +2,7 @@
 
 #include "engine/model/format.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -127,17 +128,37 @@ static void widen_q6_k(const unsigned char *block, float *values)
 }
 
 
-/* E2M1 numbers under one power of two; 255 is the scale's NaN. */
+/* MXFP4: E2M1 numbers under one power of two; 255 is the scale's NaN. */
+static const float e2m1[16] = {
+    0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6
+};
+
+
+static float e8m0(unsigned char scale)
+{
+    return scale == 255 ? NAN : ldexpf(1, scale - 127);
+}
+
+
 static void widen_mxfp4(const unsigned char *block, float *values)
 {
-    static const float numbers[16] = {
-        0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6
-    };
-    const float scale = block[0] == 255 ? NAN : ldexpf(1, block[0] - 127);
+    const float scale = e8m0(block[0]);
 
     for (int i = 0; i < 16; i++) {
-        values[i] = scale * numbers[block[1 + i] & 15];
-        values[i + 16] = scale * numbers[block[1 + i] >> 4];
+        values[i] = scale * e2m1[block[1 + i] & 15];
+        values[i + 16] = scale * e2m1[block[1 + i] >> 4];
+    }
+}
+
+
+void moe_widen_apart(const unsigned char *data, const unsigned char *scales, size_t count,
+                     float *values)
+{
+    for (size_t i = 0; i < count / 2; i++) {
+        const float scale = e8m0(scales[i / 16]);
+
+        values[2 * i] = scale * e2m1[data[i] & 15];
+        values[2 * i + 1] = scale * e2m1[data[i] >> 4];
     }
 }
 
@@ -153,6 +174,7 @@ static const format_t formats[] = {
     [MOE_Q5_K] = { 256, 176, 1, widen_q5_k },
     [MOE_Q6_K] = { 256, 210, 1, widen_q6_k },
     [MOE_MXFP4] = { 32, 17, 1, widen_mxfp4 },
+    [MOE_MXFP4_APART] = { 32, 16, 1, NULL },
 };
 
 
@@ -192,6 +214,7 @@ void moe_widen(moe_dtype_t dtype, const void *data, size_t count, float *values)
     const format_t *format = &formats[dtype];
     const unsigned char *block = data;
 
+    assert(dtype != MOE_MXFP4_APART);
     if (format->widen == NULL) {
         for (size_t i = 0; i < count; i++) {
             values[i] = plain(dtype, data, i);

@@ -21,7 +21,9 @@ typedef enum {
     MOE_Q4_K,
     MOE_Q5_K,
     MOE_Q6_K,
-    MOE_MXFP4
+    MOE_MXFP4,
+    MOE_MXFP4_APART             /* its scales lie elsewhere, two neighbours are in a byte: only for
+                                 * moe_widen_apart */
 } moe_dtype_t;
 
 #define MOE_BLOCK_LIMIT 256u            /* elements of the largest block */
@@ -38,6 +40,10 @@ size_t moe_dtype_alignment(moe_dtype_t dtype);
 /* values[i] = element i for i < count, a multiple of moe_dtype_block; data as its alignment
  * says. */
 void moe_widen(moe_dtype_t dtype, const void *data, size_t count, float *values);
+
+/* The same for MOE_MXFP4_APART: scales[i] is that of block i. */
+void moe_widen_apart(const unsigned char *data, const unsigned char *scales, size_t count,
+                     float *values);
 
 /* The way back, rounded to the nearest number that the format has under scales chosen by the
  * largest and smallest of a group (no search for better ones).  Values must be finite, below

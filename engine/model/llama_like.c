@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/model/gpt_oss.h"
 #include "engine/model/sparse.h"
 #include "engine/model/windows.h"
 
@@ -41,6 +42,7 @@ typedef struct {
     moe_score_t score;
     const char *selection_bias;         /* tensor of the router's, below `block`; NULL: none */
     int normalises;                     /* always, else as norm_topk_prob says */
+    int is_gpt_oss;                     /* attention has sinks; networks are those of gpt_oss.h */
     int has_dense_layers;
     int has_shared;                     /* an expert that all go through, behind a gate */
 } traits_t;
@@ -54,6 +56,7 @@ typedef struct {
     moe_sparse_t sparse;        /* if traits->sparse, else: */
     moe_router_t router;        /* without weights */
     uint32_t dense_width, expert_width, shared_width;
+    moe_swiglu_t form;          /* of experts */
     uint32_t moe_step;          /* every so-manieth layer has experts, counted from 1 ... */
     const json_t *dense_layers; /* ... but for these; NULL: none */
 } settings_t;
@@ -83,6 +86,10 @@ static const char *const qwen3_moe_keys[] = {
     COMMON_KEYS, "attention_bias", "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
     "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_local_experts", "qkv_bias",
     "shared_expert_intermediate_size", "use_qk_norm", "use_sliding_window", NULL
+};
+
+static const char *const gpt_oss_keys[] = {
+    COMMON_KEYS, MOE_GPT_OSS_KEYS, "attention_bias", "layer_types", "num_local_experts", NULL
 };
 
 /* Keys of the networks before it and of its draft layers say nothing of M2 itself. */
@@ -179,6 +186,13 @@ static const traits_t all_traits[] = {
         .norm_eps = 1e-6, .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1
     },
     {
+        .family = &moe_family_gpt_oss, .experts_key = "num_local_experts",
+        .width_key = "intermediate_size", .block = "mlp",
+        .norm = MOE_QK_NORM_NONE, .bias_key = "attention_bias", .bias_otherwise = 1,
+        .output_bias = 1, .windows = MOE_WINDOWS_ALTERNATING, .norm_eps = 1e-5,
+        .score = MOE_SCORE_SOFTMAX, .normalises = 1, .is_gpt_oss = 1
+    },
+    {
         .family = &moe_family_minimax_m2, .experts_key = "num_local_experts",
         .width_key = "intermediate_size", .block = "block_sparse_moe",
         .expert = { "w1.weight", "w3.weight", "w2.weight" },
@@ -252,6 +266,7 @@ static void read_attention(settings_t *s, moe_config_t *config)
         moe_config_fail(config, "rope_theta", "missing");
     }
     moe_rope_read(&s->rope, config, gqa->head, s->traits->rotary_share);
+    gqa->sinks.size = s->traits->is_gpt_oss ? gqa->heads : 0;
     gqa->scale = (float) (1 / sqrt((double) gqa->head));
     gqa->norm = s->traits->norm;
     if (s->traits->norm_key != NULL
@@ -409,6 +424,9 @@ static int read_settings(settings_t *s, const moe_family_t *family, const moe_co
         read_dense_layers(s, &config);
         refuse_forerunners(s, &config);
     }
+    if (s->traits->is_gpt_oss) {
+        moe_gpt_oss_read(&s->form, &config, s->router.top_k, &s->rope);
+    }
     refuse_variants(s, &config);
     return config.failed ? -1 : 0;
 }
@@ -444,7 +462,11 @@ static int take_attention(moe_model_t *model, moe_gqa_t *gqa, const traits_t *tr
     {
         return -1;
     }
-    if (gqa->biases && take_biases(model, gqa, prefix, error) != 0) {
+    if ((gqa->biases && take_biases(model, gqa, prefix, error) != 0)
+        || (gqa->sinks.size > 0
+            && moe_model_take_vector(model, error, &gqa->sinks, gqa->heads, "%ssinks", prefix)
+               != 0))
+    {
         return -1;
     }
     if (gqa->norm != MOE_QK_NORM_NONE
@@ -508,6 +530,9 @@ static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i
     if (traits->sparse) {
         return moe_sparse_take(model, layer, traits->sparse, prefix, error);
     }
+    if (traits->is_gpt_oss) {
+        return moe_gpt_oss_take(model, &layer->moe, prefix, error);
+    }
     return layer->is_moe ? take_block(model, &layer->moe, traits, prefix, error)
            : moe_model_take_ffn(model, error, &layer->dense, prefix, &moe_usual_names);
 }
@@ -539,6 +564,7 @@ static int describe(const moe_family_t *family, moe_model_t *model, const moe_co
             layer->moe.router = s.router;
             layer->moe.width = s.expert_width;
             layer->moe.shared.width = s.shared_width;
+            layer->moe.form = s.form;
         } else {
             layer->dense.width = s.dense_width;
         }
@@ -565,6 +591,11 @@ const moe_family_t moe_family_qwen2_moe = {
 const moe_family_t moe_family_qwen3_moe = {
     .model_type = "qwen3_moe", .known_keys = qwen3_moe_keys, .describe = describe,
     .take_layer = take_layer
+};
+
+const moe_family_t moe_family_gpt_oss = {
+    .model_type = "gpt_oss", .known_keys = gpt_oss_keys, .quantised = "mxfp4",
+    .describe = describe, .take_layer = take_layer
 };
 
 const moe_family_t moe_family_minimax_m2 = {

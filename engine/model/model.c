@@ -113,24 +113,18 @@ int moe_model_take_experts(moe_model_t *model, moe_error_t *error, moe_weight_t 
 }
 
 
-int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *vector,
-                          uint32_t size, const char *format, ...)
+static int take_values(moe_model_t *model, moe_error_t *error, moe_vector_t *vector,
+                       unsigned n_dims, const uint64_t *shape, const char *name)
 {
-    const uint64_t shape[2] = { 1, size };
-    const moe_tensor_t *tensor;
-    char name[256];
-    va_list args;
-    int is_row;
+    const moe_tensor_t *tensor = moe_tensors_take(model->tensors, error, n_dims, shape, "%s", name);
+    const uint64_t count = n_dims == 2 ? shape[0] * shape[1] : shape[0];
+    const uint32_t size = (uint32_t) count;
 
-    va_start(args, format);
-    vsnprintf(name, sizeof(name), format, args);
-    va_end(args);
-    tensor = moe_tensors_find(model->tensors, name);
-    is_row = tensor != NULL && tensor->n_dims == 2;
-    tensor = moe_tensors_take(model->tensors, error, is_row ? 2 : 1, is_row ? shape : shape + 1,
-                              "%s", name);
     if (tensor == NULL) {
         return -1;
+    }
+    if (count > UINT32_MAX) {
+        return moe_fail(error, MOE_BAD_MODEL, "%s: more than %u numbers", name, UINT32_MAX);
     }
     vector->size = size;
     vector->values = moe_model_allocate(model, size, sizeof(float), error);
@@ -145,6 +139,33 @@ int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *
     }
     model->parameters += size;
     return 0;
+}
+
+
+int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *vector,
+                          uint32_t size, const char *format, ...)
+{
+    const uint64_t shape[2] = { 1, size };
+    const moe_tensor_t *tensor;
+    char name[256];
+    va_list args;
+    int is_row;
+
+    va_start(args, format);
+    vsnprintf(name, sizeof(name), format, args);
+    va_end(args);
+    tensor = moe_tensors_find(model->tensors, name);
+    is_row = tensor != NULL && tensor->n_dims == 2;
+    return take_values(model, error, vector, is_row ? 2 : 1, is_row ? shape : shape + 1, name);
+}
+
+
+int moe_model_take_table(moe_model_t *model, moe_error_t *error, moe_vector_t *table,
+                         uint32_t rows, uint32_t columns, const char *name)
+{
+    const uint64_t shape[2] = { rows, columns };
+
+    return take_values(model, error, table, 2, shape, name);
 }
 
 

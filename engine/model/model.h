@@ -8,6 +8,7 @@
 
 #include "engine/model/config.h"
 #include "engine/model/tensor.h"
+#include "kernels/swiglu.h"
 
 /* One weight matrix [rows, columns] = [out, in] of the checkpoint. */
 typedef struct {
@@ -71,7 +72,6 @@ typedef struct {
     float norm_eps;
     moe_rotary_t rotary;
     uint32_t window;                    /* positions that a token sees, its own included; 0: all */
-    int has_sinks;
     int biases, output_bias;            /* of q, k and v; of output */
     moe_weight_t q, k, v;               /* [heads * head, H], [kv_heads * head, H] */
     moe_vector_t q_norm, k_norm;
@@ -80,9 +80,10 @@ typedef struct {
     moe_weight_t output;                /* [H, heads * head] */
 } moe_gqa_t;
 
-/* SwiGLU feed-forward: down(silu(gate x) * up x). */
+/* SwiGLU feed-forward: down(swiglu(gate x, up x)). */
 typedef struct {
     uint32_t width;
+    moe_swiglu_t form;
     moe_weight_t gate, up, down;        /* [width, H], [width, H], [H, width] */
 } moe_ffn_t;
 
@@ -111,6 +112,7 @@ typedef struct {
 typedef struct {
     moe_router_t router;
     uint32_t width;
+    moe_swiglu_t form;                  /* of the experts */
     moe_ffn_t *experts;                 /* [router.experts] */
     moe_ffn_t shared;                   /* width 0: none */
     moe_weight_t shared_gate;           /* [1, H]: what comes out of `shared` is multiplied by
@@ -179,6 +181,7 @@ struct moe_family_s {
     /* Config keys that the family understands; keys that change the maths of no family are in
      * family.c; others are refused. */
     const char *const *known_keys;
+    const char *quantised;      /* quant_method of quantised weights that it takes; NULL: none */
     /* Reads the whole config, without looking at the weights: fills the model's sizes and the shapes
      * of its layers, vectors that are to be taken with their size among them.  Failures are said to
      * config->error. */

@@ -140,6 +140,22 @@ static int take_fused(moe_model_t *model, moe_error_t *error, moe_block_t *block
 }
 
 
+int moe_model_make_experts(moe_model_t *model, moe_block_t *block, moe_error_t *error)
+{
+    const uint32_t experts = block->router.experts;
+
+    block->experts = moe_model_allocate(model, experts, sizeof(*block->experts), error);
+    if (block->experts == NULL) {
+        return -1;
+    }
+    for (uint32_t e = 0; e < experts; e++) {
+        block->experts[e].width = block->width;
+        block->experts[e].form = block->form;
+    }
+    return 0;
+}
+
+
 int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
                          const char *prefix, const moe_ffn_names_t *names)
 {
@@ -148,14 +164,10 @@ int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *bl
     moe_ffn_t *first;
     char fused[160];
 
-    first = moe_model_allocate(model, experts, sizeof(moe_ffn_t), error);
-    if (first == NULL) {
+    if (moe_model_make_experts(model, block, error) != 0) {
         return -1;
     }
-    block->experts = first;
-    for (uint32_t e = 0; e < experts; e++) {
-        first[e].width = width;
-    }
+    first = block->experts;
     snprintf(fused, sizeof(fused), "%s" FUSED_UP, prefix);
     if (moe_tensors_find(model->tensors, fused) != NULL) {
         return take_fused(model, error, block, prefix);

@@ -23,6 +23,7 @@ typedef struct {
     const void *data;                   /* into the mapping, row-major; once taken it is aligned to
                                          * its element (copied where the file does not align it) */
     size_t size;                        /* bytes */
+    const unsigned char *scales;        /* of MOE_MXFP4_APART: one of each block; else NULL */
     uint32_t paired;                    /* > 0: the rows of each head of so many lie in the order 0,
                                          * paired / 2, 1, paired / 2 + 1, ... */
 } moe_tensor_t;
@@ -91,6 +92,11 @@ const moe_tensor_t *moe_tensors_at(const moe_tensors_t *tensors, size_t index);
 const moe_tensor_t *moe_tensors_take(moe_tensors_t *tensors, moe_error_t *error, unsigned n_dims,
                                      const uint64_t *shape, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+
+/* The same for a tensor of bytes (U8), whatever they stand for. */
+const moe_tensor_t *moe_tensors_take_bytes(moe_tensors_t *tensors, moe_error_t *error,
+                                           unsigned n_dims, const uint64_t *shape,
+                                           const char *name);
 
 /* The tensor of that name, unmarked and unchecked; NULL when there is none. */
 const moe_tensor_t *moe_tensors_find(const moe_tensors_t *tensors, const char *name);

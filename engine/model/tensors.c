@@ -520,7 +520,7 @@ static int has_shape(const moe_tensors_t *tensors, const moe_tensor_t *tensor, u
 }
 
 
-static int check_taken(const moe_tensors_t *tensors, const moe_tensor_entry_t *entry,
+static int check_taken(const moe_tensors_t *tensors, const moe_tensor_entry_t *entry, int bytes,
                        unsigned n_dims, const uint64_t *shape, moe_error_t *error)
 {
     const moe_tensor_t *tensor = &entry->tensor;
@@ -532,7 +532,7 @@ static int check_taken(const moe_tensors_t *tensors, const moe_tensor_entry_t *e
         return moe_fail(error, MOE_BAD_MODEL, "%s: shape %s, expected %s", tensor->name, found,
                         expected);
     }
-    if (tensor->dtype == 0) {
+    if (bytes ? strcmp(tensor->type, "U8") != 0 : tensor->dtype == 0) {
         return moe_fail(error, MOE_BAD_MODEL, "%s: dtype %.32s is not supported", tensor->name,
                         tensor->type);
     }
@@ -559,29 +559,46 @@ static int align(moe_tensor_entry_t *entry, moe_error_t *error)
 }
 
 
-const moe_tensor_t *moe_tensors_take(moe_tensors_t *tensors, moe_error_t *error, unsigned n_dims,
-                                     const uint64_t *shape, const char *format, ...)
+static const moe_tensor_t *take(moe_tensors_t *tensors, moe_error_t *error, int bytes,
+                                unsigned n_dims, const uint64_t *shape, const char *asked)
 {
-    moe_tensor_entry_t *entry;
-    char asked[NAME_SIZE], text[NAME_SIZE];
-    const char *name;
-    va_list args;
+    char text[NAME_SIZE];
+    const char *name = translate(tensors, asked, text);
+    moe_tensor_entry_t *entry = find(tensors, name);
 
-    va_start(args, format);
-    vsnprintf(asked, sizeof(asked), format, args);
-    va_end(args);
-    name = translate(tensors, asked, text);
-    entry = find(tensors, name);
     if (entry == NULL) {
         moe_fail(error, MOE_BAD_MODEL, "%s: %s: missing", tensors->source, name);
         return NULL;
     }
-    if (check_taken(tensors, entry, n_dims, shape, error) != 0 || align(entry, error) != 0) {
+    if (check_taken(tensors, entry, bytes, n_dims, shape, error) != 0
+        || (!bytes && align(entry, error) != 0))
+    {
         moe_fail_in(error, "%s", tensors->shards[entry->file].name);
         return NULL;
     }
     entry->used = 1;
     return &entry->tensor;
+}
+
+
+const moe_tensor_t *moe_tensors_take(moe_tensors_t *tensors, moe_error_t *error, unsigned n_dims,
+                                     const uint64_t *shape, const char *format, ...)
+{
+    char name[NAME_SIZE];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(name, sizeof(name), format, args);
+    va_end(args);
+    return take(tensors, error, 0, n_dims, shape, name);
+}
+
+
+const moe_tensor_t *moe_tensors_take_bytes(moe_tensors_t *tensors, moe_error_t *error,
+                                           unsigned n_dims, const uint64_t *shape,
+                                           const char *name)
+{
+    return take(tensors, error, 1, n_dims, shape, name);
 }
 
 

@@ -6,6 +6,7 @@ int moe_dense_create(moe_dense_t *self, const moe_ffn_t *network, const moe_worl
 {
     *self = (moe_dense_t) {
         .device = loader->device, .width = network->width, .hidden = network->gate.columns,
+        .form = network->form,
         .inner = moe_split_of(world, network->width, 1),
         .outer = moe_split_of(world, network->down.rows, 1),
     };
@@ -49,7 +50,7 @@ int moe_dense_run(const moe_dense_t *self, const float *x, uint32_t n, float *sc
     };
 
     ops->linear(self->device, in, 2, n);
-    ops->swiglu(self->device, gate, up, n, NULL, (uint32_t) inner, gate);
+    ops->swiglu(self->device, &self->form, gate, up, n, NULL, (uint32_t) inner, gate);
     if (moe_split_gather(&self->inner, self->device, n, parts, active, error) != 0) {
         return -1;
     }

@@ -1,5 +1,5 @@
 /*
- * The SwiGLU network that all rows go through: down(silu(gate x) * up x), of a dense layer or as
+ * The SwiGLU network that all rows go through: down(swiglu(gate x, up x)), of a dense layer or as
  * the shared expert.  Its output rows are divided among the ranks of a tensor-parallel group, those
  * of gate and up as well as those of down.
  */
@@ -12,6 +12,7 @@
 typedef struct {
     moe_device_t *device;
     uint32_t width, hidden;             /* of the whole network */
+    moe_swiglu_t form;
     moe_split_t inner, outer;           /* rows of gate and up; of down */
     moe_matrix_t *gate, *up, *down;
 } moe_dense_t;

@@ -8,7 +8,7 @@ int moe_experts_create(moe_experts_t *self, const moe_ffn_t *networks, uint32_t 
 
     *self = (moe_experts_t) {
         .device = loader->device, .count = count, .width = networks->width,
-        .hidden = networks->gate.columns,
+        .hidden = networks->gate.columns, .form = networks->form,
     };
     if ((self->gate = moe_load_stack(loader, &networks->gate, step, count, error)) == NULL
         || (self->up = moe_load_stack(loader, &networks->up, step, count, error)) == NULL
@@ -38,6 +38,6 @@ void moe_experts_run(const moe_experts_t *self, const float *x, uint32_t n,
     const moe_linear_t out = {self->down, gate, self->width, 0, y, self->hidden, 0};
 
     ops->grouped(self->device, in, 2, offsets);
-    ops->swiglu(self->device, gate, up, n, offsets + self->count, self->width, gate);
+    ops->swiglu(self->device, &self->form, gate, up, n, offsets + self->count, self->width, gate);
     ops->grouped(self->device, &out, 1, offsets);
 }

@@ -1,5 +1,5 @@
 /*
- * SwiGLU networks, down(silu(gate x) * up x), over rows that are grouped by expert: one result row
+ * SwiGLU networks, down(swiglu(gate x, up x)), over rows that are grouped by expert: one result row
  * per row, not weighted.
  */
 
@@ -11,6 +11,7 @@
 typedef struct {
     moe_device_t *device;
     uint32_t count, width, hidden;
+    moe_swiglu_t form;
     moe_matrix_t *gate, *up, *down;     /* stacks of `count` */
 } moe_experts_t;
 

@@ -15,6 +15,7 @@
 
 #include "kernels/kv.h"
 #include "kernels/payload.h"
+#include "kernels/swiglu.h"
 
 #define MOE_PANEL 16u               /* output rows of a weight panel */
 
@@ -104,8 +105,9 @@ typedef struct {
     /* y = weight * x / sqrt(mean(x^2) + eps); y may be x. */
     void (*rms_norm)(const float *x, const float *weight, float eps, size_t n, float *y);
 
-    /* y = silu(gate) * up; y may be either. */
-    void (*swiglu)(const float *gate, const float *up, size_t n, float *y);
+    /* y = what `form` makes of gate and up; y may be either. */
+    void (*swiglu)(const moe_swiglu_t *form, const float *gate, const float *up, size_t n,
+                   float *y);
 
     /* y *= sigmoid(score) */
     void (*gate_row)(float score, size_t n, float *y);

@@ -34,23 +34,43 @@ static void rms_norm(const float *x, const float *weight, float eps, size_t n, f
 }
 
 
-MOE_INLINE v16 swiglu_lanes(v16 gate, v16 up)
+/* A limit that meets no number gives way to it. */
+MOE_INLINE v16 swiglu_lanes(const moe_swiglu_t *form, const int limited, v16 gate, v16 up)
 {
+    if (limited) {
+        const v16 limit = v16_set1(form->limit), below = v16_set1(-form->limit);
+
+        gate = v16_min(limit, gate);
+        up = v16_add(v16_max(below, v16_min(limit, up)), v16_set1(form->offset));
+        return v16_mul(v16_mul(gate, v16_sigmoid(v16_mul(gate, v16_set1(form->alpha)))), up);
+    }
     return v16_mul(v16_mul(gate, v16_sigmoid(gate)), up);
 }
 
 
-static void swiglu(const float *gate, const float *up, size_t n, float *y)
+/* `limited` is a constant where this is inlined. */
+MOE_INLINE void swiglu_row(const moe_swiglu_t *form, const int limited, const float *gate,
+                           const float *up, size_t n, float *y)
 {
     size_t i;
 
     for (i = 0; i + MOE_LANES <= n; i += MOE_LANES) {
-        v16_store(y + i, swiglu_lanes(v16_load(gate + i), v16_load(up + i)));
+        v16_store(y + i, swiglu_lanes(form, limited, v16_load(gate + i), v16_load(up + i)));
     }
     if (i < n) {
-        v16 a = swiglu_lanes(v16_load_n(gate + i, n - i), v16_load_n(up + i, n - i));
+        v16 a = swiglu_lanes(form, limited, v16_load_n(gate + i, n - i), v16_load_n(up + i, n - i));
 
         v16_store_n(y + i, a, n - i);
+    }
+}
+
+
+static void swiglu(const moe_swiglu_t *form, const float *gate, const float *up, size_t n, float *y)
+{
+    if (form->limit > 0) {
+        swiglu_row(form, 1, gate, up, n, y);
+    } else {
+        swiglu_row(form, 0, gate, up, n, y);
     }
 }
 

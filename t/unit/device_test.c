@@ -114,8 +114,8 @@ static void test_mixed_types(void **state)
     const uint16_t half[2] = {0x3c00, 0xc000}, brain[2] = {0x3f80, 0x4040};
     const float single[2] = {0.1f, 0.2f}, expected[3][2] = {{1, -2}, {1, 3}, {0.1f, 0.2f}};
     const moe_source_t sources[3] = {
-        {half, MOE_F16, 2, 1, NULL, 0}, {brain, MOE_BF16, 2, 1, NULL, 0},
-        {single, MOE_F32, 2, 1, NULL, 0}
+        {half, MOE_F16, 2, 1, NULL, NULL, 0}, {brain, MOE_BF16, 2, 1, NULL, NULL, 0},
+        {single, MOE_F32, 2, 1, NULL, NULL, 0}
     };
     fixture_t f = open_device(1);
     float *x = allocate(&f, 2), *y = allocate(&f, 3);
@@ -157,7 +157,10 @@ static void test_paired_rows(void **state)
     }
     for (uint32_t i = 0; i < 3; i++) {
         moe_narrow(types[i], stored, ROWS * COLUMNS, data[i]);
-        sources[i] = (moe_source_t) {data[i], types[i], COLUMNS, 1, NULL, HEAD};
+        sources[i] = (moe_source_t) {
+            .data = data[i], .dtype = types[i], .row_stride = COLUMNS, .column_stride = 1,
+            .paired = HEAD
+        };
     }
     for (uint32_t first = 0; first < 3; first++) {
         for (uint32_t count = 1; count <= 3 - first; count++) {

@@ -263,6 +263,7 @@ static void test_gate_row(void **state)
 static void test_swiglu(void **state)
 {
     enum { N = 4001 };
+    static const moe_swiglu_t usual = {0};
     float gate[N], up[N], y[MAX_ISAS][N + 1];
 
     for (size_t i = 0; i < N; i++) {
@@ -273,7 +274,7 @@ static void test_swiglu(void **state)
     gate[1] = 1e30f;
     for (size_t k = 0; k < n_isas; k++) {
         y[k][N] = -1.0f;
-        isas[k]->swiglu(gate, up, N, y[k]);
+        isas[k]->swiglu(&usual, gate, up, N, y[k]);
         assert_same(y[k], y[0], N);
         assert_true(y[k][N] == -1.0f);
     }
@@ -285,6 +286,38 @@ static void test_swiglu(void **state)
     }
     assert_near(y[0][0], 0, 1e-7);
     assert_true(y[0][1] == gate[1] * up[1]);
+}
+
+
+/* Gate limited from above only, up on both sides, and what is added to it after that. */
+static void test_limited_swiglu(void **state)
+{
+    enum { N = 4001 };
+    static const moe_swiglu_t forms[] = {{7.0f, 1.702f, 1.0f}, {0.5f, 1.0f, 0.0f}};
+    float gate[N], up[N], y[MAX_ISAS][N + 1];
+
+    for (size_t i = 0; i < N; i++) {
+        gate[i] = (float) ((double) i - N / 2) / 100.0f;
+        up[i] = (float) ((double) (i * 37 % N) - N / 2) / 150.0f;
+    }
+    gate[5] = NAN;
+    for (size_t f = 0; f < 2; f++) {
+        const double limit = (double) forms[f].limit, alpha = (double) forms[f].alpha;
+
+        for (size_t k = 0; k < n_isas; k++) {
+            y[k][N] = -1.0f;
+            isas[k]->swiglu(&forms[f], gate, up, N, y[k]);
+            assert_same(y[k] + 6, y[0] + 6, N - 6);
+            assert_true(isnan(y[k][5]) && y[k][N] == -1.0f);
+        }
+        for (size_t i = 6; i < N; i++) {
+            const double g = fmin((double) gate[i], limit);
+            const double u = fmax(fmin((double) up[i], limit), -limit) + (double) forms[f].offset;
+            const double expected = g / (1.0 + exp(-alpha * g)) * u;
+
+            assert_near((double) y[0][i], expected, fabs(expected) * 2e-6 + 1e-7);
+        }
+    }
 }
 
 
@@ -717,6 +750,7 @@ int main(void)
         cmocka_unit_test(test_rms_norm),
         cmocka_unit_test(test_gate_row),
         cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_limited_swiglu),
         cmocka_unit_test(test_add_combine),
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_rows),
