@@ -25,6 +25,8 @@ typedef struct {
     uint32_t hidden, layers, dense_layers, context, heads;
     uint32_t kv_heads, head, qk_norm;   /* qk_norm: 1 of each head, 2 of the whole projection */
     uint32_t q_lora, kv_lora, nope, rope, value;
+    uint32_t window;
+    int biases;                         /* of all that is computed, and sinks */
     uint32_t dense_width, expert_width, experts, top_k, groups, groups_kept, shared;
     int sigmoid, normalise;
     float scale;                        /* of the experts' weights; 0: not said */
@@ -59,6 +61,10 @@ static const shape_t shapes[] = {
       .text = { "qwen2", 151936, NONE, 151645 }, .hidden = 2048, .layers = 48, .context = 40960,
       .heads = 32, .kv_heads = 4, .head = 128, .qk_norm = 1, .dense_width = 6144,
       .expert_width = 768, .experts = 128, .top_k = 8, .norm_eps = 1e-6f, .theta = 1e6f },
+    { .name = "gpt-oss-20b", .architecture = "gpt-oss",
+      .text = { "gpt-4o", 201088, 199998, 200002 }, .hidden = 2880, .layers = 24, .context = 131072,
+      .heads = 64, .kv_heads = 8, .head = 64, .window = 128, .biases = 1, .expert_width = 2880,
+      .experts = 32, .top_k = 4, .norm_eps = 1e-5f, .theta = 15e4f, .yarn = 32 },
 
     /* The same switches in a few megabytes, for tests; some rows are no whole blocks of 256. */
     { .name = "deepseek-tiny", .architecture = "deepseek2", .text = { "deepseek-v3", 2560, 0, 1 },
@@ -79,6 +85,10 @@ static const shape_t shapes[] = {
       .hidden = 256, .layers = 4, .context = 4096, .heads = 8, .kv_heads = 2, .head = 48,
       .qk_norm = 1, .dense_width = 192, .expert_width = 96, .experts = 32, .top_k = 4,
       .norm_eps = 1e-6f, .theta = 1e6f },
+    { .name = "gpt-oss-tiny", .architecture = "gpt-oss", .text = { "gpt-4o", 2560, 2000, 2001 },
+      .hidden = 256, .layers = 4, .context = 131072, .heads = 8, .kv_heads = 2, .head = 64,
+      .window = 128, .biases = 1, .expert_width = 96, .experts = 32, .top_k = 4, .norm_eps = 1e-5f,
+      .theta = 15e4f, .yarn = 32 },
 };
 
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
@@ -191,12 +201,36 @@ static void plan_matrix(synth_t *s, const char *prefix, const char *name, uint64
 }
 
 
+/* `count` vectors, one tensor of one or, for count > 0, two dimensions. */
+static void plan_vector(synth_t *s, const char *prefix, const char *name, uint64_t count,
+                        uint64_t size, float mean, float deviation)
+{
+    const uint64_t shape[2] = { count, size };
+    char full[64];
+
+    snprintf(full, sizeof(full), "%s%s", prefix, name);
+    plan(s, full, MOE_F32, count > 0 ? 2 : 1, shape + (count == 0), mean, deviation);
+}
+
+
 static void plan_norm(synth_t *s, const char *prefix, const char *name, uint64_t size)
 {
     char full[64];
 
-    snprintf(full, sizeof(full), "%s%s.weight", prefix, name);
-    plan(s, full, MOE_F32, 1, &size, 1, 0.1f);
+    snprintf(full, sizeof(full), "%s.weight", name);
+    plan_vector(s, prefix, full, 0, size, 1, 0.1f);
+}
+
+
+static void plan_bias(synth_t *s, const char *prefix, const char *name, uint64_t count,
+                      uint64_t size)
+{
+    char full[64];
+
+    snprintf(full, sizeof(full), "%s.bias", name);
+    if (s->shape->biases) {
+        plan_vector(s, prefix, full, count, size, 0, 0.1f);
+    }
 }
 
 
@@ -233,6 +267,13 @@ static void plan_gqa(synth_t *s, const char *prefix, float residual)
         plan_norm(s, prefix, "attn_q_norm", m->qk_norm == 1 ? m->head : queries);
         plan_norm(s, prefix, "attn_k_norm", m->qk_norm == 1 ? m->head : keys);
     }
+    plan_bias(s, prefix, "attn_q", 0, queries);
+    plan_bias(s, prefix, "attn_k", 0, keys);
+    plan_bias(s, prefix, "attn_v", 0, keys);
+    plan_bias(s, prefix, "attn_output", 0, m->hidden);
+    if (m->biases) {
+        plan_vector(s, prefix, "attn_sinks.weight", 0, m->heads, 0, 1);
+    }
 }
 
 
@@ -248,6 +289,7 @@ static void plan_ffn(synth_t *s, const char *prefix, const char *ending, uint64_
         snprintf(name, sizeof(name), "%s%s", names[i], ending);
         plan_matrix(s, prefix, name, count, down ? s->shape->hidden : width,
                     down ? width : s->shape->hidden, down ? residual : 1);
+        plan_bias(s, prefix, name, count, down ? s->shape->hidden : width);
     }
 }
 
@@ -255,23 +297,22 @@ static void plan_ffn(synth_t *s, const char *prefix, const char *ending, uint64_
 static void plan_layer(synth_t *s, uint32_t layer)
 {
     const shape_t *m = s->shape;
-    const uint64_t gate[2] = { m->experts, m->hidden };
     const float residual = 1 / sqrtf(2 * (float) s->layers);
-    char prefix[32], name[64];
+    char prefix[32];
 
     snprintf(prefix, sizeof(prefix), "blk.%u.", layer);
     plan_norm(s, prefix, "attn_norm", m->hidden);
     (m->head > 0 ? plan_gqa : plan_mla)(s, prefix, residual);
-    plan_norm(s, prefix, "ffn_norm", m->hidden);
+    plan_norm(s, prefix, m->biases ? "post_attention_norm" : "ffn_norm", m->hidden);
     if (layer < m->dense_layers) {
         plan_ffn(s, prefix, "", 0, m->dense_width, residual);
         return;
     }
-    snprintf(name, sizeof(name), "%sffn_gate_inp.weight", prefix);
-    plan(s, name, MOE_F32, 2, gate, 0, 1 / sqrtf((float) m->hidden));
+    plan_vector(s, prefix, "ffn_gate_inp.weight", m->experts, m->hidden, 0,
+                1 / sqrtf((float) m->hidden));
+    plan_bias(s, prefix, "ffn_gate_inp", 0, m->experts);
     if (m->sigmoid) {
-        snprintf(name, sizeof(name), "%sexp_probs_b.bias", prefix);
-        plan(s, name, MOE_F32, 1, gate, 0, 0.01f);
+        plan_vector(s, prefix, "exp_probs_b.bias", 0, m->experts, 0, 0.01f);
     }
     plan_ffn(s, prefix, "_exps", m->experts, m->expert_width, residual);
     if (m->shared > 0) {
@@ -305,7 +346,7 @@ static void write_sizes(const synth_t *s)
         { "attention.value_length", gqa ? m->head : m->kv_lora },
         { "attention.key_length_mla", gqa ? 0 : m->nope + m->rope },
         { "attention.value_length_mla", gqa ? 0 : m->value },
-        { "rope.dimension_count", gqa ? m->head : m->rope },
+        { "attention.sliding_window", m->window }, { "rope.dimension_count", gqa ? m->head : m->rope },
         { "rope.scaling.original_context_length", m->yarn > 0 ? 4096 : 0 },
         { "leading_dense_block_count", m->dense_layers }, { "expert_count", m->experts },
         { "expert_used_count", m->top_k }, { "expert_shared_count", m->shared },
