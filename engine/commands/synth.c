@@ -86,7 +86,8 @@ const moe_command_t moe_command_synth = {
     .name = "synth",
     .usage = "--shape SHAPE [--layers N] [--type T] [--seed S] [--threads N] OUT.gguf",
     .help = "write a model of random weights (SHAPE: deepseek-v2-lite, deepseek-v3, mixtral-8x7b,"
-            " olmoe-1b-7b, qwen3-30b-a3b, gpt-oss-20b, or one for tests: deepseek-tiny, mixtral-tiny,"
-            " olmoe-tiny, qwen3-tiny, gpt-oss-tiny; T: bf16, f16, f32, q8_0, q6_k, q5_k, q5_0, q4_k, q4_0 or mxfp4)",
+            " olmoe-1b-7b, qwen3-30b-a3b, gpt-oss-20b, or for tests deepseek-tiny, mixtral-tiny,"
+            " olmoe-tiny, qwen3-tiny, gpt-oss-tiny; T: bf16, f16, f32, q8_0, q6_k, q5_k, q5_0, q4_k,"
+            " q4_0 or mxfp4)",
     .run = synth
 };

@@ -7,7 +7,10 @@
 
 static const moe_gguf_architecture_t *const architectures[] = {
     &moe_gguf_deepseek2,
+    &moe_gguf_ernie4_5_moe,
     &moe_gguf_glm4moe,
+    &moe_gguf_hunyuan_moe,
+    &moe_gguf_hy_v3,
     &moe_gguf_llama,
     &moe_gguf_minimax_m2,
     &moe_gguf_olmoe,

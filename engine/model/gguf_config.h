@@ -42,7 +42,8 @@ struct moe_gguf_architecture_s {
 };
 
 extern const moe_gguf_architecture_t moe_gguf_deepseek2;
-extern const moe_gguf_architecture_t moe_gguf_glm4moe, moe_gguf_llama, moe_gguf_minimax_m2;
+extern const moe_gguf_architecture_t moe_gguf_ernie4_5_moe, moe_gguf_glm4moe, moe_gguf_hunyuan_moe;
+extern const moe_gguf_architecture_t moe_gguf_hy_v3, moe_gguf_llama, moe_gguf_minimax_m2;
 extern const moe_gguf_architecture_t moe_gguf_olmoe, moe_gguf_qwen2moe, moe_gguf_qwen3moe;
 
 /* Names of tensors that architectures have in common. */

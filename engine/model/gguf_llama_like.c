@@ -75,6 +75,45 @@ static const moe_gguf_key_t glm4moe_keys[] = {
     { NULL, NULL }
 };
 
+static const moe_gguf_key_t hy_v3_keys[] = {
+    { "expert_count", "num_experts" },
+    { "expert_feed_forward_length", "moe_intermediate_size" },
+    { "expert_shared_count", "num_shared_experts" },
+    { "expert_shared_feed_forward_length", NULL },
+    { "expert_weights_norm", "route_norm" },
+    { "expert_weights_scale", "router_scaling_factor" },
+    { "leading_dense_block_count", "first_k_dense_replace" },
+    { "rope.dimension_count", NULL },
+    { NULL, NULL }
+};
+
+/* The width of the shared expert is not what it seems in these files; its tensors have it. */
+static const moe_gguf_key_t ernie4_5_moe_keys[] = {
+    { "expert_count", "moe_num_experts" },
+    { "expert_feed_forward_length", "moe_intermediate_size" },
+    { "expert_shared_count", "moe_num_shared_experts" },
+    { "expert_shared_feed_forward_length", NULL },
+    { "expert_used_count", "moe_k" },
+    { "expert_weights_norm", NULL },
+    { "expert_weights_scale", NULL },
+    { "interleave_moe_layer_step", "moe_layer_interval" },
+    { "leading_dense_block_count", "moe_layer_start_index" },
+    { "rope.dimension_count", NULL },
+    { NULL, NULL }
+};
+
+static const moe_gguf_key_t hunyuan_moe_keys[] = {
+    { "expert_count", "num_experts" },
+    { "expert_feed_forward_length", "moe_intermediate_size" },
+    { "expert_shared_count", "num_shared_expert" },
+    { "expert_shared_feed_forward_length", "intermediate_size" },
+    { "expert_used_count", "moe_topk" },
+    { "expert_weights_norm", NULL },
+    { "expert_weights_scale", NULL },
+    { "rope.dimension_count", NULL },
+    { NULL, NULL }
+};
+
 /* Of Mixtral and MiniMax.  The first files of Mixtral had a tensor for each expert. */
 static const moe_tensor_name_t block_in_layer[] = {
     { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias" },
@@ -95,6 +134,25 @@ static const moe_tensor_name_t qwen2moe_in_layer[] = {
     { "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight" },
     { "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight" },
     { "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight" },
+    { NULL, NULL }
+};
+
+/* Of both models by Tencent. */
+static const moe_tensor_name_t hunyuan_in_layer[] = {
+    { "mlp.expert_bias", "exp_probs_b" },
+    { "mlp.expert_bias", "exp_probs_b.bias" },
+    { "mlp.gate.wg.weight", "ffn_gate_inp.weight" },
+    { "mlp.router.gate.weight", "ffn_gate_inp.weight" },
+    { "mlp.shared_mlp.down_proj.weight", "ffn_down_shexp.weight" },
+    { "mlp.shared_mlp.gate_proj.weight", "ffn_gate_shexp.weight" },
+    { "mlp.shared_mlp.up_proj.weight", "ffn_up_shexp.weight" },
+    { "self_attn.key_layernorm.weight", "attn_k_norm.weight" },
+    { "self_attn.query_layernorm.weight", "attn_q_norm.weight" },
+    { NULL, NULL }
+};
+
+static const moe_tensor_name_t ernie4_5_moe_in_layer[] = {
+    { "mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias" },
     { NULL, NULL }
 };
 
@@ -200,6 +258,16 @@ static void complete_qwen3moe(moe_gguf_translation_t *translation)
 }
 
 
+/* Routers that always normalise and never scale. */
+static void complete_normalised(moe_gguf_translation_t *t, const char *model_type, uint32_t gating)
+{
+    check_gating(t, gating);
+    check_scale(t);
+    check_normalised(t);
+    moe_gguf_set(t, t->config, "model_type", json_string(model_type), NULL);
+}
+
+
 static void pair_rows(moe_gguf_translation_t *t, uint32_t head)
 {
     static const char *const rotated[] = { "q_proj", "k_proj" };
@@ -219,22 +287,43 @@ static void complete_llama(moe_gguf_translation_t *translation)
         moe_config_fail(&translation->metadata, "general.architecture",
                         "\"llama\" without experts is not a supported family");
     }
-    check_gating(translation, MOE_GGUF_SOFTMAX);
-    check_scale(translation);
-    check_normalised(translation);
     pair_rows(translation, check_whole_heads(translation));
-    moe_gguf_set(translation, translation->config, "model_type", json_string("mixtral"), NULL);
+    complete_normalised(translation, "mixtral", MOE_GGUF_SOFTMAX);
 }
 
 
 static void complete_minimax_m2(moe_gguf_translation_t *translation)
 {
     check_heads(translation);
-    check_gating(translation, MOE_GGUF_SIGMOID);
-    check_scale(translation);
-    check_normalised(translation);
-    moe_gguf_set(translation, translation->config, "model_type", json_string("minimax_m2"), NULL);
+    complete_normalised(translation, "minimax_m2", MOE_GGUF_SIGMOID);
     moe_gguf_set(translation, translation->config, "scoring_func", json_string("sigmoid"), NULL);
+}
+
+
+static void complete_ernie4_5_moe(moe_gguf_translation_t *translation)
+{
+    check_whole_heads(translation);
+    complete_normalised(translation, "ernie4_5_moe", MOE_GGUF_SOFTMAX);
+    moe_gguf_default(translation, "moe_layer_start_index", json_integer(0),
+                     "leading_dense_block_count");
+}
+
+
+/* The base frequency is the scaled one. */
+static void complete_hunyuan_moe(moe_gguf_translation_t *translation)
+{
+    check_whole_heads(translation);
+    complete_normalised(translation, "hunyuan_v1_moe", MOE_GGUF_SOFTMAX);
+}
+
+
+static void complete_hy_v3(moe_gguf_translation_t *translation)
+{
+    check_whole_heads(translation);
+    check_gating(translation, MOE_GGUF_SIGMOID);
+    moe_gguf_count_layers(translation);
+    moe_gguf_drop_zero(translation, "router_scaling_factor");
+    moe_gguf_set(translation, translation->config, "model_type", json_string("hy_v3"), NULL);
 }
 
 
@@ -266,6 +355,24 @@ const moe_gguf_architecture_t moe_gguf_glm4moe = {
     .architecture = "glm4moe", .keys = { glm4moe_keys, gqa_keys },
     .tensors = { { glm4moe_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
     .complete = complete_glm4moe
+};
+
+const moe_gguf_architecture_t moe_gguf_ernie4_5_moe = {
+    .architecture = "ernie4_5-moe", .keys = { ernie4_5_moe_keys, gqa_keys },
+    .tensors = { { ernie4_5_moe_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
+    .complete = complete_ernie4_5_moe
+};
+
+const moe_gguf_architecture_t moe_gguf_hunyuan_moe = {
+    .architecture = "hunyuan-moe", .keys = { hunyuan_moe_keys, gqa_keys },
+    .tensors = { { hunyuan_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
+    .complete = complete_hunyuan_moe
+};
+
+const moe_gguf_architecture_t moe_gguf_hy_v3 = {
+    .architecture = "hy_v3", .keys = { hy_v3_keys, gqa_keys },
+    .tensors = { { hunyuan_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
+    .complete = complete_hy_v3
 };
 
 const moe_gguf_architecture_t moe_gguf_llama = {

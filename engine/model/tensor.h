@@ -48,9 +48,9 @@ moe_tensors_t *moe_tensors_open_gguf(const char *path, json_t **metadata, moe_er
 /*
  * Families ask for tensors by the names of Hugging Face's layout.  A set whose files name them
  * otherwise translates: in a layer ("model.layers.N." against "blk.N."), and outside.  A '*' stands
- * for a number, the same in both names.  Tables end with a NULL and live as long as the set; the
- * first row that fits counts, a name that is in none is not there.  Dimensions of one element in
- * front are not told apart from none in such files.
+ * for a number, the same in both names.  Tables end with a NULL and live as long as the set.  Of
+ * several rows for a name the first one whose tensor is there counts; a name that is in none is not
+ * there.  Dimensions of one element in front are not told apart from none in such files.
  */
 typedef struct {
     const char *name, *stored;

@@ -95,38 +95,46 @@ static int fits(const char *pattern, const char *name, const char **number, size
 }
 
 
-/* Puts the stored name of `name` into `text`.  0, or -1 when the table has none. */
-static int find_name(const moe_tensor_name_t *names, const char *name, char text[NAME_SIZE])
+/* Puts `prefix` and the stored name of `name` into `text`: by the first row whose tensor is there,
+ * then it returns 1; else by the first one that fits, unless there is a text already. */
+static int find_name(const moe_tensors_t *tensors, const moe_tensor_name_t *names, const char *name,
+                     const char *prefix, char text[NAME_SIZE])
 {
-    const char *number = "", *star;
-    size_t digits = 0;
+    for (; names->name != NULL; names++) {
+        const char *number = "", *star = strchr(names->stored, '*');
+        const char *rest = star != NULL ? star + 1 : "";
+        const size_t length = star != NULL ? (size_t) (star - names->stored)
+                                           : strlen(names->stored);
+        char stored[NAME_SIZE];
+        size_t digits = 0;
+        int found;
 
-    while (names->name != NULL && !fits(names->name, name, &number, &digits)) {
-        names++;
-    }
-    if (names->name == NULL) {
-        return -1;
-    }
-    star = strchr(names->stored, '*');
-    if (star == NULL) {
-        snprintf(text, NAME_SIZE, "%s", names->stored);
-    } else {
-        snprintf(text, NAME_SIZE, "%.*s%.*s%s", (int) (star - names->stored), names->stored,
-                 (int) digits, number, star + 1);
+        if (!fits(names->name, name, &number, &digits)) {
+            continue;
+        }
+        snprintf(stored, sizeof(stored), "%s%.*s%.*s%s", prefix, (int) length, names->stored,
+                 (int) digits, number, rest);
+        found = find(tensors, stored) != NULL;
+        if (found || text[0] == '\0') {
+            memcpy(text, stored, sizeof(stored));
+        }
+        if (found) {
+            return 1;
+        }
     }
     return 0;
 }
 
 
-static int find_name_in_layer(const moe_tensor_names_t *names, const char *name,
-                              char text[NAME_SIZE])
+/* The same in a layer. */
+static void find_name_in_layer(const moe_tensors_t *tensors, const char *name, const char *prefix,
+                               char text[NAME_SIZE])
 {
-    for (size_t i = 0; i < MOE_TENSOR_TABLES && names->in_layer[i] != NULL; i++) {
-        if (find_name(names->in_layer[i], name, text) == 0) {
-            return 0;
+    for (size_t i = 0; i < MOE_TENSOR_TABLES && tensors->names->in_layer[i] != NULL; i++) {
+        if (find_name(tensors, tensors->names->in_layer[i], name, prefix, text)) {
+            return;
         }
     }
-    return -1;
 }
 
 
@@ -136,9 +144,10 @@ static const char *translate(const moe_tensors_t *tensors, const char *name, cha
 {
     static const char layers[] = "model.layers.";
     const char *layer = name + strlen(layers);
-    char stored[NAME_SIZE] = "";
+    char prefix[32];
     size_t digits;
 
+    text[0] = '\0';
     if (tensors->model != NULL) {
         const int inside = strncmp(name, MODEL, strlen(MODEL)) == 0;
 
@@ -150,17 +159,20 @@ static const char *translate(const moe_tensors_t *tensors, const char *name, cha
         return name;
     }
     if (strncmp(name, layers, strlen(layers)) != 0) {
-        return find_name(tensors->names->outside, name, text) == 0 ? text : name;
+        find_name(tensors, tensors->names->outside, name, "", text);
+        return text[0] != '\0' ? text : name;
     }
     digits = strspn(layer, DIGITS);
-    if (layer[digits] != '.'
-        || (layer[digits + 1] != '\0'
-            && find_name_in_layer(tensors->names, layer + digits + 1, stored) != 0))
-    {
+    if (layer[digits] != '.' || digits > 10) {
         return name;
     }
-    snprintf(text, NAME_SIZE, "blk.%.*s.%.*s", (int) digits, layer, NAME_SIZE - 32, stored);
-    return text;
+    snprintf(prefix, sizeof(prefix), "blk.%.*s.", (int) digits, layer);
+    if (layer[digits + 1] == '\0') {
+        snprintf(text, NAME_SIZE, "%s", prefix);
+    } else {
+        find_name_in_layer(tensors, layer + digits + 1, prefix, text);
+    }
+    return text[0] != '\0' ? text : name;
 }
 
 

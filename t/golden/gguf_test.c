@@ -13,6 +13,7 @@
 #include "engine/forward.h"
 #include "engine/model/model.h"
 #include "engine/serve/texts.h"
+#include "t/golden/reference_model.h"
 #include "t/unit/gguf_convert.h"
 #include "t/unit/tiny_model.h"
 
@@ -215,6 +216,66 @@ static void test_grouped_queries(void **state)
 }
 
 
+/* What GGUF tells of a config: not which layers are dense, which have windows but those of gpt-oss,
+ * nor some types of scaling. */
+static int is_told(const json_t *config)
+{
+    static const char *const untold[] = { "llama3", "longrope" };
+    const json_t *scaling = json_object_get(config, "rope_scaling");
+    const char *type = json_string_value(json_object_get(scaling, "rope_type"));
+    const char *model_type = json_string_value(json_object_get(config, "model_type"));
+
+    if (json_is_integer(json_object_get(config, "sliding_window"))
+        && !json_is_false(json_object_get(config, "use_sliding_window"))
+        && strcmp(model_type, "gpt_oss") != 0)
+    {
+        return 0;
+    }
+    type = type != NULL ? type : json_string_value(json_object_get(scaling, "type"));
+    for (size_t i = 0; type != NULL && i < sizeof(untold) / sizeof(untold[0]); i++) {
+        if (strcmp(type, untold[i]) == 0) {
+            return 0;
+        }
+    }
+    return json_array_size(json_object_get(config, "mlp_only_layers")) == 0
+           && json_integer_value(json_object_get(config, "decoder_sparse_step")) < 2
+           && gguf_architecture(model_type) != NULL;
+}
+
+
+/* The models of every family.  Hunyuan's base frequency is rounded to f32. */
+static void test_families(void **state)
+{
+    json_t *golden = json_load_file(REFERENCE_MODELS, 0, NULL), *test;
+    size_t i, compared = 0;
+
+    assert_non_null(golden);
+    json_array_foreach(json_object_get(golden, "cases"), i, test) {
+        const json_t *config = json_object_get(test, "config");
+        const json_t *scaling = json_object_get(config, "rope_scaling");
+        const int rounded = json_object_get(scaling, "alpha") != NULL;
+        char *directory = tiny_directory();
+        tiny_files_t files;
+        double error;
+
+        if (is_told(config) && reference_is_supported(test)) {
+            files = reference_model_make(test, "config");
+            tiny_model_save(&files, directory);
+            error = compare(directory, &(gguf_options_t) { .type = GGUF_F32, .legacy = i % 2 },
+                            "/model.gguf");
+            if (!(error <= (rounded ? 1e-5 : 0))) {
+                fail_msg("%s: %g", json_string_value(json_object_get(test, "name")), error);
+            }
+            compared++;
+            tiny_model_free(&files);
+        }
+        tiny_directory_remove(directory);
+    }
+    assert_true(compared >= 10);
+    json_decref(golden);
+}
+
+
 static void encode(const char *path, const char *string, int trusted, moe_ids_t *ids)
 {
     moe_tokenizer_t *tokenizer;
@@ -318,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_formats),
         cmocka_unit_test(test_tiny_logits),
         cmocka_unit_test(test_grouped_queries),
+        cmocka_unit_test(test_families),
         cmocka_unit_test(test_texts),
     };
 

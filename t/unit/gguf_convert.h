@@ -46,7 +46,18 @@ static inline json_t *gguf_load_json(const char *directory, const char *name)
 
 static inline uint32_t gguf_setting(const gguf_conversion_t *c, const char *key)
 {
-    return (uint32_t) json_integer_value(json_object_get(c->config, key));
+    const json_t *value = json_object_get(c->config, key);
+
+    return (uint32_t) json_integer_value(json_is_array(value) ? json_array_get(value, 0) : value);
+}
+
+
+static inline uint32_t gguf_head(const gguf_conversion_t *c)
+{
+    const uint32_t head = gguf_setting(c, "head_dim");
+
+    return head > 0 ? head
+           : gguf_setting(c, "hidden_size") / gguf_setting(c, "num_attention_heads");
 }
 
 
@@ -132,7 +143,7 @@ static inline void gguf_add(gguf_conversion_t *c, const char *name, uint32_t typ
 static inline void gguf_pair_rows(const gguf_conversion_t *c, float *values, size_t rows,
                                   size_t columns)
 {
-    const size_t head = gguf_setting(c, "head_dim"), size = rows * columns * sizeof(float);
+    const size_t head = gguf_head(c), size = rows * columns * sizeof(float);
     float *copy = malloc(size);
 
     gguf_check(copy != NULL, "malloc");
@@ -156,7 +167,8 @@ static inline void gguf_copy(gguf_conversion_t *c, const char *name, const char 
     size_t count;
     float *values = gguf_values(c, name, &count);
     const int plain = tensor != NULL
-                      && (tensor->n_dims == 1 || strstr(stored, "ffn_gate_inp") != NULL);
+                      && (tensor->n_dims == 1 || tensor->shape[0] == 1
+                          || strstr(stored, "ffn_gate_inp") != NULL);
 
     if (values != NULL) {
         uint64_t dims[2] = { tensor->shape[tensor->n_dims - 1], tensor->shape[0] };
@@ -171,14 +183,26 @@ static inline void gguf_copy(gguf_conversion_t *c, const char *name, const char 
 }
 
 
+static inline uint32_t gguf_experts_count(const gguf_conversion_t *c)
+{
+    static const char *const keys[] = {
+        "moe_num_experts", "n_routed_experts", "num_experts", "num_local_experts"
+    };
+    uint32_t experts = 0;
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        experts = experts > 0 ? experts : gguf_setting(c, keys[i]);
+    }
+    return experts;
+}
+
+
 /* One matrix of all experts, owned by the caller: dims says [columns, rows, experts], *count the
  * numbers of one expert.  NULL where the layer has none. */
 static inline float *gguf_expert_values(gguf_conversion_t *c, uint32_t layer, const char *name,
                                         uint64_t dims[3], size_t *count)
 {
-    const uint32_t experts =
-        gguf_setting(c, gguf_has_blocks(c) ? "num_local_experts"
-                        : gguf_setting(c, "n_routed_experts") ? "n_routed_experts" : "num_experts");
+    const uint32_t experts = gguf_experts_count(c);
     float *all = NULL, *values;
     char text[160];
 
@@ -303,6 +327,8 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
         { "self_attn.v_proj.bias", "attn_v.bias" },
         { "self_attn.q_norm.weight", "attn_q_norm.weight" },
         { "self_attn.k_norm.weight", "attn_k_norm.weight" },
+        { "self_attn.query_layernorm.weight", "attn_q_norm.weight" },
+        { "self_attn.key_layernorm.weight", "attn_k_norm.weight" },
         { "self_attn.q_a_proj.weight", "attn_q_a.weight" },
         { "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight" },
         { "self_attn.q_b_proj.weight", "attn_q_b.weight" },
@@ -315,11 +341,18 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
         { "mlp.gate.weight", "ffn_gate_inp.weight" },
         { "block_sparse_moe.gate.weight", "ffn_gate_inp.weight" },
         { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias" },
+        { "mlp.gate.wg.weight", "ffn_gate_inp.weight" },
+        { "mlp.router.gate.weight", "ffn_gate_inp.weight" },
         { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias" },
+        { "mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias" },
+        { "mlp.expert_bias", c->options->legacy ? "exp_probs_b.bias" : "exp_probs_b" },
         { "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight" },
         { "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight" },
         { "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight" },
         { "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight" },
+        { "mlp.shared_mlp.gate_proj.weight", "ffn_gate_shexp.weight" },
+        { "mlp.shared_mlp.up_proj.weight", "ffn_up_shexp.weight" },
+        { "mlp.shared_mlp.down_proj.weight", "ffn_down_shexp.weight" },
         { "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight" },
         { "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight" },
         { "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight" },
@@ -379,7 +412,13 @@ static inline void gguf_sizes(gguf_conversion_t *c, gguf_writer_t *w)
         { "n_routed_experts", "expert_count" },
         { "num_experts", "expert_count" },
         { "num_local_experts", "expert_count" },
+        { "moe_num_experts", "expert_count" },
         { "n_shared_experts", "expert_shared_count" },
+        { "num_shared_experts", "expert_shared_count" },
+        { "num_shared_expert", "expert_shared_count" },
+        { "moe_num_shared_experts", "expert_shared_count" },
+        { "moe_layer_start_index", "leading_dense_block_count" },
+        { "moe_layer_interval", "interleave_moe_layer_step" },
         { "shared_expert_intermediate_size", "expert_shared_feed_forward_length" },
         { "qk_rope_head_dim", "rope.dimension_count" },
         { "n_group", "expert_group_count" },
@@ -387,9 +426,14 @@ static inline void gguf_sizes(gguf_conversion_t *c, gguf_writer_t *w)
     };
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        if (json_is_integer(json_object_get(c->config, keys[i][0]))) {
+        if (gguf_setting(c, keys[i][0]) > 0) {
             gguf_uint(w, gguf_own(c, keys[i][1]), gguf_setting(c, keys[i][0]));
         }
+    }
+    if (gguf_is(c, "hunyuan_v1_moe") || gguf_is(c, "ernie4_5_moe")) {
+        gguf_uint(w, gguf_own(c, "expert_shared_feed_forward_length"),
+                  gguf_setting(c, "intermediate_size")
+                  / (gguf_is(c, "ernie4_5_moe") ? gguf_setting(c, "num_key_value_heads") : 1));
     }
     if (gguf_is(c, "minimax_m2")) {
         gguf_uint(w, gguf_own(c, "expert_feed_forward_length"),
@@ -421,7 +465,7 @@ static inline void gguf_mla_heads(gguf_conversion_t *c, gguf_writer_t *w)
 static inline void gguf_gqa_heads(gguf_conversion_t *c, gguf_writer_t *w)
 {
     const json_t *share = json_object_get(c->config, "partial_rotary_factor");
-    const uint32_t head = gguf_setting(c, "head_dim");
+    const uint32_t head = gguf_head(c);
 
     gguf_uint(w, gguf_own(c, "attention.head_count_kv"), gguf_setting(c, "num_key_value_heads"));
     if (gguf_setting(c, "hidden_size") / gguf_setting(c, "num_attention_heads") != head) {
@@ -439,39 +483,65 @@ static inline void gguf_gqa_heads(gguf_conversion_t *c, gguf_writer_t *w)
 }
 
 
-static inline void gguf_numbers(gguf_conversion_t *c, gguf_writer_t *w)
+static inline const json_t *gguf_either(const gguf_conversion_t *c, const char *key,
+                                        const char *other)
 {
-    const json_t *config = c->config, *scaling = json_object_get(config, "rope_scaling");
-    const char *scoring = json_string_value(json_object_get(config, "scoring_func"));
-    const json_t *scale = json_object_get(config, "routed_scaling_factor");
-    const json_t *normalise = json_object_get(config, "norm_topk_prob");
+    const json_t *value = json_object_get(c->config, key);
 
-    gguf_float(w, gguf_own(c, "attention.layer_norm_rms_epsilon"),
-               (float) json_number_value(json_object_get(config, "rms_norm_eps")));
-    gguf_float(w, gguf_own(c, "rope.freq_base"),
-               (float) json_number_value(json_object_get(config, "rope_theta")));
-    if (scale != NULL) {
-        gguf_float(w, gguf_own(c, "expert_weights_scale"), (float) json_number_value(scale));
+    return value != NULL ? value : json_object_get(c->config, other);
+}
+
+
+/* Hunyuan's scaling is another base frequency; YaRN's and linear scaling are told. */
+static inline void gguf_rope(gguf_conversion_t *c, gguf_writer_t *w)
+{
+    const json_t *scaling = json_object_get(c->config, "rope_scaling");
+    const double alpha = json_number_value(json_object_get(scaling, "alpha"));
+    const double head = gguf_head(c);
+    const char *type = json_string_value(json_object_get(scaling, "rope_type"));
+    double theta = json_number_value(json_object_get(c->config, "rope_theta"));
+
+    type = type != NULL ? type : json_string_value(json_object_get(scaling, "type"));
+    if (alpha > 0) {
+        theta *= pow(alpha, head / (head - 2));
     }
-    if (normalise != NULL && (scoring != NULL || gguf_is(c, "glm4_moe"))) {
-        gguf_bool(w, gguf_own(c, "expert_weights_norm"), json_is_true(normalise));
+    gguf_float(w, gguf_own(c, "rope.freq_base"), (float) theta);
+    if (type == NULL || alpha > 0) {
+        return;
     }
-    if (scoring != NULL) {
-        gguf_uint(w, gguf_own(c, "expert_gating_func"), strcmp(scoring, "sigmoid") == 0 ? 2 : 1);
-    }
-    if (json_is_object(scaling)) {
+    gguf_string(w, gguf_own(c, "rope.scaling.type"), type);
+    gguf_float(w, gguf_own(c, "rope.scaling.factor"),
+               (float) json_number_value(json_object_get(scaling, "factor")));
+    if (strcmp(type, "yarn") == 0) {
         const double multiplier = 0.1 * json_number_value(
             json_object_get(scaling, "mscale_all_dim"));
 
-        gguf_string(w, gguf_own(c, "rope.scaling.type"), "yarn");
-        gguf_float(w, gguf_own(c, "rope.scaling.factor"),
-                   (float) json_number_value(json_object_get(scaling, "factor")));
         gguf_uint(w, gguf_own(c, "rope.scaling.original_context_length"),
                   (uint32_t) json_integer_value(
                       json_object_get(scaling, "original_max_position_embeddings")));
         if (multiplier > 0) {
             gguf_float(w, gguf_own(c, "rope.scaling.yarn_log_multiplier"), (float) multiplier);
         }
+    }
+}
+
+
+static inline void gguf_numbers(gguf_conversion_t *c, gguf_writer_t *w)
+{
+    const char *scoring = json_string_value(json_object_get(c->config, "scoring_func"));
+    const json_t *scale = gguf_either(c, "routed_scaling_factor", "router_scaling_factor");
+    const json_t *normalise = gguf_either(c, "norm_topk_prob", "route_norm");
+
+    gguf_float(w, gguf_own(c, "attention.layer_norm_rms_epsilon"),
+               (float) json_number_value(json_object_get(c->config, "rms_norm_eps")));
+    if (scale != NULL) {
+        gguf_float(w, gguf_own(c, "expert_weights_scale"), (float) json_number_value(scale));
+    }
+    if (normalise != NULL && (scoring != NULL || scale != NULL)) {
+        gguf_bool(w, gguf_own(c, "expert_weights_norm"), json_is_true(normalise));
+    }
+    if (scoring != NULL) {
+        gguf_uint(w, gguf_own(c, "expert_gating_func"), strcmp(scoring, "sigmoid") == 0 ? 2 : 1);
     }
 }
 
@@ -561,12 +631,14 @@ static inline void gguf_save_parts(const gguf_conversion_t *c, const char *path)
 }
 
 
+/* NULL: GGUF has none. */
 static inline const char *gguf_architecture(const char *model_type)
 {
     static const char *const architectures[][2] = {
         { "mixtral", "llama" }, { "olmoe", "olmoe" }, { "qwen2_moe", "qwen2moe" },
         { "qwen3_moe", "qwen3moe" },
-        { "glm4_moe", "glm4moe" }, { "minimax_m2", "minimax-m2" },
+        { "glm4_moe", "glm4moe" }, { "minimax_m2", "minimax-m2" }, { "hy_v3", "hy_v3" },
+        { "ernie4_5_moe", "ernie4_5-moe" }, { "hunyuan_v1_moe", "hunyuan-moe" },
         { "deepseek_v2", "deepseek2" }, { "deepseek_v3", "deepseek2" },
         { "glm4_moe_lite", "deepseek2" },
     };
@@ -577,8 +649,7 @@ static inline const char *gguf_architecture(const char *model_type)
     {
         i++;
     }
-    gguf_check(i < sizeof(architectures) / sizeof(architectures[0]), model_type);
-    return architectures[i][1];
+    return i < sizeof(architectures) / sizeof(architectures[0]) ? architectures[i][1] : NULL;
 }
 
 
@@ -600,6 +671,7 @@ static inline void gguf_convert(const char *directory, const char *path,
         c.writers[i] = gguf_new();
     }
     c.architecture = gguf_architecture(c.model_type);
+    gguf_check(c.architecture != NULL, c.model_type);
     gguf_string(c.writers[0], "general.architecture", c.architecture);
     gguf_string(c.writers[0], "general.name", "test");
     gguf_sizes(&c, c.writers[0]);
@@ -609,6 +681,7 @@ static inline void gguf_convert(const char *directory, const char *path,
         gguf_gqa_heads(&c, c.writers[0]);
     }
     gguf_numbers(&c, c.writers[0]);
+    gguf_rope(&c, c.writers[0]);
     gguf_tokenizer(&c, c.writers[0], directory);
     gguf_copy(&c, "model.embed_tokens.weight", "token_embd.weight");
     gguf_copy(&c, "model.norm.weight", "output_norm.weight");
