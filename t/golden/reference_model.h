@@ -11,7 +11,6 @@
 #ifndef REFERENCE_MODEL_H
 #define REFERENCE_MODEL_H
 
-#include "engine/model/model.h"
 #include "t/unit/tiny_model.h"
 
 #define REFERENCE_MODELS "t/golden/reference.json"
@@ -102,23 +101,6 @@ static inline tiny_files_t reference_model_make(const json_t *test, const char *
         reference_tensors(&files, entry, seed, json_string_value(json_object_get(entry, "name")));
     }
     return files;
-}
-
-
-/* Families come one by one; what there is of them is checked. */
-static inline int reference_is_supported(const json_t *test)
-{
-    const json_t *config = json_object_get(test, "config");
-    const json_t *text = json_object_get(config, "text_config");
-    const char *model_type = json_string_value(json_object_get(text != NULL ? text : config,
-                                                               "model_type"));
-
-    for (const moe_family_t *const *family = moe_families; *family != NULL; family++) {
-        if (strcmp((*family)->model_type, model_type) == 0) {
-            return 1;
-        }
-    }
-    return 0;
 }
 
 #endif
