@@ -31,6 +31,7 @@ typedef struct {
 /* expert_gating_func; 0: not given. */
 #define MOE_GGUF_SOFTMAX 1u
 #define MOE_GGUF_SIGMOID 2u
+#define MOE_GGUF_SOFTMAX_WEIGHT 3u
 
 struct moe_gguf_architecture_s {
     const char *architecture;           /* general.architecture */
@@ -42,8 +43,9 @@ struct moe_gguf_architecture_s {
 };
 
 extern const moe_gguf_architecture_t moe_gguf_deepseek2;
-extern const moe_gguf_architecture_t moe_gguf_ernie4_5_moe, moe_gguf_glm4moe, moe_gguf_hunyuan_moe;
-extern const moe_gguf_architecture_t moe_gguf_hy_v3, moe_gguf_llama, moe_gguf_minimax_m2;
+extern const moe_gguf_architecture_t moe_gguf_ernie4_5_moe, moe_gguf_glm4moe, moe_gguf_gpt_oss;
+extern const moe_gguf_architecture_t moe_gguf_hunyuan_moe, moe_gguf_hy_v3, moe_gguf_llama;
+extern const moe_gguf_architecture_t moe_gguf_minimax_m2;
 extern const moe_gguf_architecture_t moe_gguf_olmoe, moe_gguf_qwen2moe, moe_gguf_qwen3moe;
 
 /* Names of tensors that architectures have in common. */

@@ -75,6 +75,14 @@ static const moe_gguf_key_t glm4moe_keys[] = {
     { NULL, NULL }
 };
 
+static const moe_gguf_key_t gpt_oss_keys[] = {
+    { "attention.sliding_window", "sliding_window" },
+    { "expert_count", "num_local_experts" },
+    { "expert_feed_forward_length", "intermediate_size" },
+    { "rope.dimension_count", NULL },
+    { NULL, NULL }
+};
+
 static const moe_gguf_key_t hy_v3_keys[] = {
     { "expert_count", "num_experts" },
     { "expert_feed_forward_length", "moe_intermediate_size" },
@@ -134,6 +142,17 @@ static const moe_tensor_name_t qwen2moe_in_layer[] = {
     { "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight" },
     { "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight" },
     { "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight" },
+    { NULL, NULL }
+};
+
+static const moe_tensor_name_t gpt_oss_in_layer[] = {
+    { "mlp.experts.down_proj.bias", "ffn_down_exps.bias" },
+    { "mlp.experts.gate_proj.bias", "ffn_gate_exps.bias" },
+    { "mlp.experts.up_proj.bias", "ffn_up_exps.bias" },
+    { "mlp.router.bias", "ffn_gate_inp.bias" },
+    { "mlp.router.weight", "ffn_gate_inp.weight" },
+    { "post_attention_layernorm.weight", "post_attention_norm.weight" },
+    { "self_attn.sinks", "attn_sinks.weight" },
     { NULL, NULL }
 };
 
@@ -327,6 +346,19 @@ static void complete_hy_v3(moe_gguf_translation_t *translation)
 }
 
 
+/* Experts are chosen by their scores, of which the chosen ones then go through a softmax.  The ends
+ * of YaRN's ramp, which files do not tell, are not rounded. */
+static void complete_gpt_oss(moe_gguf_translation_t *translation)
+{
+    check_whole_heads(translation);
+    check_gating(translation, MOE_GGUF_SOFTMAX_WEIGHT);
+    moe_gguf_set(translation, translation->config, "model_type", json_string("gpt_oss"), NULL);
+    if (translation->scaling != NULL) {
+        moe_gguf_set(translation, translation->scaling, "truncate", json_false(), NULL);
+    }
+}
+
+
 static json_t *has_tensor(const moe_gguf_translation_t *t, const char *name)
 {
     return json_boolean(moe_tensors_find(t->tensors, name) != NULL);
@@ -361,6 +393,12 @@ const moe_gguf_architecture_t moe_gguf_ernie4_5_moe = {
     .architecture = "ernie4_5-moe", .keys = { ernie4_5_moe_keys, gqa_keys },
     .tensors = { { ernie4_5_moe_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
     .complete = complete_ernie4_5_moe
+};
+
+const moe_gguf_architecture_t moe_gguf_gpt_oss = {
+    .architecture = "gpt-oss", .keys = { gpt_oss_keys, gqa_keys },
+    .tensors = { { gpt_oss_in_layer, moe_gguf_in_layer }, moe_gguf_outside },
+    .complete = complete_gpt_oss
 };
 
 const moe_gguf_architecture_t moe_gguf_hunyuan_moe = {

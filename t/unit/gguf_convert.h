@@ -249,6 +249,94 @@ static inline void gguf_experts(gguf_conversion_t *c, uint32_t layer, const char
 }
 
 
+/* gpt-oss's experts, whose gate and up lie in turn: rows of them where numbers are MXFP4, else
+ * columns.  The numbers [experts][rows][columns], owned by the caller. */
+static inline float *gguf_turns(gguf_conversion_t *c, const char *name, size_t rows, size_t columns)
+{
+    const size_t count = gguf_experts_count(c) * rows * columns;
+    float *values = malloc(count * sizeof(float)), *turned;
+    const moe_tensor_t *blocks, *scales;
+    char text[128];
+    size_t n;
+
+    gguf_check(values != NULL, "malloc");
+    snprintf(text, sizeof(text), "%s_blocks", name);
+    if ((blocks = moe_tensors_find(c->tensors, text)) != NULL) {
+        snprintf(text, sizeof(text), "%s_scales", name);
+        scales = moe_tensors_find(c->tensors, text);
+        gguf_check(scales != NULL, text);
+        moe_widen_apart(blocks->data, scales->data, count, values);
+        return values;
+    }
+    turned = gguf_values(c, name, &n);
+    gguf_check(turned != NULL && n == count, name);
+    for (size_t i = 0; i < count; i++) {
+        const size_t row = i / columns % rows, e = i / columns / rows;
+
+        values[i] = turned[(e * columns + i % columns) * rows + row];
+    }
+    free(turned);
+    return values;
+}
+
+
+/* Every second row from `first` on, and every second bias, of a layer's gates and ups. */
+static inline void gguf_every_second(gguf_conversion_t *c, uint32_t layer, const char *stored,
+                                     const float *rows, const float *biases, size_t first)
+{
+    const size_t hidden = gguf_setting(c, "hidden_size"), n = gguf_experts_count(c);
+    const size_t width = gguf_setting(c, "intermediate_size");
+    const uint64_t dims[3] = { hidden, width, n }, of_bias[2] = { width, n };
+    float *values = malloc(n * width * hidden * sizeof(float));
+    float *bias = malloc(n * width * sizeof(float));
+    char text[64];
+
+    gguf_check(values != NULL && bias != NULL, "malloc");
+    for (size_t i = 0; i < n * width; i++) {
+        memcpy(values + i * hidden, rows + (2 * i + first) * hidden, hidden * sizeof(float));
+        bias[i] = biases[2 * i + first];
+    }
+    snprintf(text, sizeof(text), "blk.%u.%s.weight", layer, stored);
+    gguf_add(c, text, c->options->type, 3, dims, values);
+    snprintf(text, sizeof(text), "blk.%u.%s.bias", layer, stored);
+    gguf_add(c, text, GGUF_F32, 2, of_bias, bias);
+    free(values);
+    free(bias);
+}
+
+
+static inline void gguf_oss_experts(gguf_conversion_t *c, uint32_t layer)
+{
+    const uint64_t hidden = gguf_setting(c, "hidden_size"), n = gguf_experts_count(c);
+    const uint64_t width = gguf_setting(c, "intermediate_size");
+    const uint64_t dims[3] = { width, hidden, n };
+    float *rows, *biases;
+    char name[96];
+    size_t count;
+
+    snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.gate_up_proj_bias", layer);
+    biases = gguf_values(c, name, &count);
+    gguf_check(biases != NULL, name);
+    snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.gate_up_proj", layer);
+    rows = gguf_turns(c, name, 2 * width, hidden);
+    gguf_every_second(c, layer, "ffn_gate_exps", rows, biases, 0);
+    gguf_every_second(c, layer, "ffn_up_exps", rows, biases, 1);
+    free(rows);
+    free(biases);
+    snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.down_proj_bias", layer);
+    biases = gguf_values(c, name, &count);
+    gguf_check(biases != NULL, name);
+    snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.down_proj", layer);
+    rows = gguf_turns(c, name, hidden, width);
+    snprintf(name, sizeof(name), "blk.%u.ffn_down_exps.weight", layer);
+    gguf_add(c, name, c->options->type, 3, dims, rows);
+    snprintf(name, sizeof(name), "blk.%u.ffn_down_exps.bias", layer);
+    gguf_add(c, name, GGUF_F32, 2, dims + 1, biases);
+    free(rows);
+    free(biases);
+}
+
+
 /* Each expert's gate before its up. */
 static inline void gguf_fused_experts(gguf_conversion_t *c, uint32_t layer)
 {
@@ -318,13 +406,16 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
     const char *const names[][2] = {
         { "input_layernorm.weight", "attn_norm.weight" },
         { "post_attention_layernorm.weight",
-          gguf_is(c, "glm4_moe") ? "post_attention_norm.weight" : "ffn_norm.weight" },
+          gguf_is(c, "glm4_moe") || gguf_is(c, "gpt_oss") ? "post_attention_norm.weight"
+                                                          : "ffn_norm.weight" },
         { "self_attn.q_proj.weight", "attn_q.weight" },
         { "self_attn.k_proj.weight", "attn_k.weight" },
         { "self_attn.v_proj.weight", "attn_v.weight" },
         { "self_attn.q_proj.bias", "attn_q.bias" },
         { "self_attn.k_proj.bias", "attn_k.bias" },
         { "self_attn.v_proj.bias", "attn_v.bias" },
+        { "self_attn.o_proj.bias", "attn_output.bias" },
+        { "self_attn.sinks", "attn_sinks.weight" },
         { "self_attn.q_norm.weight", "attn_q_norm.weight" },
         { "self_attn.k_norm.weight", "attn_k_norm.weight" },
         { "self_attn.query_layernorm.weight", "attn_q_norm.weight" },
@@ -343,6 +434,8 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
         { "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias" },
         { "mlp.gate.wg.weight", "ffn_gate_inp.weight" },
         { "mlp.router.gate.weight", "ffn_gate_inp.weight" },
+        { "mlp.router.weight", "ffn_gate_inp.weight" },
+        { "mlp.router.bias", "ffn_gate_inp.bias" },
         { "mlp.gate.e_score_correction_bias", "exp_probs_b.bias" },
         { "mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias" },
         { "mlp.expert_bias", c->options->legacy ? "exp_probs_b.bias" : "exp_probs_b" },
@@ -370,6 +463,10 @@ static inline void gguf_layer(gguf_conversion_t *c, uint32_t layer)
         gguf_copy(c, name, stored);
     } else {
         gguf_keys_and_values(c, layer);
+    }
+    if (gguf_is(c, "gpt_oss")) {
+        gguf_oss_experts(c, layer);
+        return;
     }
     if (c->options->fused) {
         gguf_fused_experts(c, layer);
@@ -435,7 +532,10 @@ static inline void gguf_sizes(gguf_conversion_t *c, gguf_writer_t *w)
                   gguf_setting(c, "intermediate_size")
                   / (gguf_is(c, "ernie4_5_moe") ? gguf_setting(c, "num_key_value_heads") : 1));
     }
-    if (gguf_is(c, "minimax_m2")) {
+    if (gguf_is(c, "gpt_oss")) {
+        gguf_uint(w, gguf_own(c, "attention.sliding_window"), gguf_setting(c, "sliding_window"));
+    }
+    if (gguf_is(c, "minimax_m2") || gguf_is(c, "gpt_oss")) {
         gguf_uint(w, gguf_own(c, "expert_feed_forward_length"),
                   gguf_setting(c, "intermediate_size"));
     }
@@ -638,7 +738,8 @@ static inline const char *gguf_architecture(const char *model_type)
         { "mixtral", "llama" }, { "olmoe", "olmoe" }, { "qwen2_moe", "qwen2moe" },
         { "qwen3_moe", "qwen3moe" },
         { "glm4_moe", "glm4moe" }, { "minimax_m2", "minimax-m2" }, { "hy_v3", "hy_v3" },
-        { "ernie4_5_moe", "ernie4_5-moe" }, { "hunyuan_v1_moe", "hunyuan-moe" },
+        { "gpt_oss", "gpt-oss" }, { "ernie4_5_moe", "ernie4_5-moe" },
+        { "hunyuan_v1_moe", "hunyuan-moe" },
         { "deepseek_v2", "deepseek2" }, { "deepseek_v3", "deepseek2" },
         { "glm4_moe_lite", "deepseek2" },
     };

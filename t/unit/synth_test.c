@@ -109,6 +109,7 @@ static void test_architectures(void **state)
 {
     static const char *const shapes[][2] = {
         { "olmoe-tiny", "olmoe" }, { "mixtral-tiny", "mixtral" }, { "qwen3-tiny", "qwen3_moe" },
+        { "gpt-oss-tiny", "gpt_oss" },
     };
     char *directory = tiny_directory(), path[PATH_MAX];
 
