@@ -15,7 +15,7 @@ tools {{ 'none' if tools is none else tools | tojson }}
 {%- if message.reasoning_content %} thought {{ message.reasoning_content }}{% endif %}
 {%- for call in message.tool_calls or [] %}
  calls {{ call.id }} {{ call.function.name }}
-{%- for name, value in call.function.arguments.items() %} {{ name }}={{ value | tojson }}{% endfor %}
+{%- for key, value in call.function.arguments.items() %} {{ key }}={{ value | tojson }}{% endfor %}
 {%- endfor %}
 {%- if message.role == 'tool' %} answers {{ message.tool_call_id }}{% endif %}
 
@@ -62,8 +62,8 @@ sub calls {
 # What is refused: members of the body, the place at fault, the code.
 my $message = 'messages[1]';
 for my $case (
-    [{ tools => {} }, 'tools'], [{ tools => 'f' }, 'tools'], [{ tools => [($tool) x 1025] }, 'tools'],
-    [{ tools => [5] }, 'tools[0]'], [{ tools => [$tool, []] }, 'tools[1]'],
+    [{ tools => {} }, 'tools'], [{ tools => 'f' }, 'tools'],
+    [{ tools => [($tool) x 1025] }, 'tools'], [{ tools => [5] }, 'tools[0]'], [{ tools => [$tool, []] }, 'tools[1]'],
     [{ tools => [{ function => { name => 'f' } }] }, 'tools[0].type'],
     [{ tools => [{ %$tool, type => 'custom' }] }, 'tools[0].type', 'unsupported_value'],
     [{ tools => [{ type => 'function' }] }, 'tools[0].function'],

@@ -4,8 +4,9 @@
  * Templates disagree on the form of messages.  Whether they know a role or a member is seen by its
  * name in them.  Two things are found out by trying.  When loading: whether the template takes
  * contents that are lists of parts, by rendering the same text both ways.  When rendering: whether
- * it wants tool calls' arguments as an object or as the string that clients send, and a content
- * that is null as that or as no text, by falling back on the latter when the former does not render.
+ * it wants tool calls' arguments as an object or as the string that clients send, a content that is
+ * null as that or as no text, and beside tool calls a content or nothing but thoughts, by falling
+ * back on the latter when the former does not render.
  */
 
 #include "engine/text/chat.h"
@@ -234,7 +235,9 @@ static json_t *new_variables(const moe_chat_request_t *request, moe_error_t *err
         moe_fail(error, MOE_LIMIT, "out of memory");
         return NULL;
     }
-    if (add_arguments(variables, request, error) != 0 || add_tools(variables, request, error) != 0) {
+    if (add_arguments(variables, request, error) != 0
+        || add_tools(variables, request, error) != 0)
+    {
         json_decref(variables);
         return NULL;
     }
@@ -327,7 +330,7 @@ static const char *reasoning_member(const moe_template_t *template)
     static const char *const members[] = { "reasoning_content", "thinking", "reasoning" };
 
     for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
-        if (moe_template_mentions(template, members[i])) {
+        if (moe_template_mentions(template, members[i], 1)) {
             return members[i];
         }
     }
@@ -344,7 +347,7 @@ static moe_chat_t *finish(moe_chat_t *chat, int status)
     }
     if (chat->template != NULL) {
         chat->form.takes_parts = takes_parts(chat);
-        chat->form.knows_developer = moe_template_mentions(chat->template, "developer");
+        chat->form.knows_developer = moe_template_mentions(chat->template, "developer", 0);
         chat->form.reasoning = reasoning_member(chat->template);
     }
     return chat;
@@ -408,7 +411,7 @@ const char *moe_chat_source(const moe_chat_t *chat, size_t *size)
 
 int moe_chat_takes_tools(const moe_chat_t *chat)
 {
-    return chat->template != NULL && moe_template_mentions(chat->template, "tools");
+    return chat->template != NULL && moe_template_mentions(chat->template, "tools", 0);
 }
 
 
@@ -489,7 +492,7 @@ static int append(const moe_text_t *text, size_t size, moe_text_t *out, moe_erro
 }
 
 
-enum { EMPTY_CONTENTS = 1, STRING_ARGUMENTS = 2, VARIANTS = 4 };
+enum { EMPTY_CONTENTS = 1, STRING_ARGUMENTS = 2, JOINED_THOUGHTS = 4, VARIANTS = 8 };
 
 /* A variant of the messages; NULL without an error when it is like one before. */
 static json_t *variant_of(const json_t *messages, unsigned variant, int *calls, moe_error_t *error)
@@ -511,6 +514,9 @@ static json_t *variant_of(const json_t *messages, unsigned variant, int *calls, 
     if (changed > 0 && (variant & EMPTY_CONTENTS)) {
         changed = moe_chat_messages_fill_contents(copy, error);
     }
+    if (changed > 0 && (variant & JOINED_THOUGHTS)) {
+        changed = moe_chat_messages_join_thoughts(copy, error);
+    }
     if (changed <= 0) {
         json_decref(copy);
         return NULL;
@@ -519,7 +525,7 @@ static json_t *variant_of(const json_t *messages, unsigned variant, int *calls, 
 }
 
 
-/* Renders the first variant of the messages that the template takes; else, the first one's error. */
+/* Renders the first variant of the messages that the template takes, or gives the first's error. */
 static int render_variants(const moe_chat_t *chat, const json_t *messages, json_t *variables,
                            moe_text_t *out, moe_error_t *error)
 {

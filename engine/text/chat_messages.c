@@ -121,26 +121,16 @@ static json_t *join_texts(const json_t *a, const json_t *b, moe_error_t *error)
 }
 
 
-/*
- * Clients send reasoning_content, or reasoning; templates look for these or for thinking.  Those
- * that look for thinking know no text beside it in a message of tool calls.
- */
+/* Clients send reasoning_content, or reasoning; templates look for these or for thinking. */
 static int name_reasoning(json_t *message, const moe_chat_form_t *form, moe_error_t *error)
 {
     json_t *reasoning = json_object_get(message, "reasoning_content");
-    const json_t *content = json_object_get(message, "content");
 
     if (!json_is_string(reasoning)) {
         reasoning = json_object_get(message, "reasoning");
     }
     if (!json_is_string(reasoning) || json_object_get(message, form->reasoning) != NULL) {
         return 0;
-    }
-    if (strcmp(form->reasoning, "thinking") == 0 && json_string_length(content) > 0
-        && has_calls(message))
-    {
-        return set_member(message, form->reasoning, join_texts(reasoning, content, error), error) != 0
-               ? -1 : set_member(message, "content", json_string(""), error);
     }
     return set_member(message, form->reasoning, json_incref(reasoning), error);
 }
@@ -248,6 +238,30 @@ int moe_chat_messages_fill_contents(json_t *messages, moe_error_t *error)
         }
     }
     return filled;
+}
+
+
+int moe_chat_messages_join_thoughts(json_t *messages, moe_error_t *error)
+{
+    int joined = 0;
+
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        const json_t *thinking = json_object_get(message, "thinking");
+        const json_t *content = json_object_get(message, "content");
+
+        if (has_calls(message) && json_string_length(thinking) > 0
+            && json_string_length(content) > 0)
+        {
+            if (set_member(message, "thinking", join_texts(thinking, content, error), error) != 0
+                || set_member(message, "content", json_string(""), error) != 0)
+            {
+                return -1;
+            }
+            joined++;
+        }
+    }
+    return joined;
 }
 
 

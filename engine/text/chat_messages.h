@@ -11,7 +11,7 @@
 
 /* What a template makes of messages, where templates differ. */
 typedef struct {
-    int takes_parts;            /* contents may be lists of parts; else these are joined by newlines */
+    int takes_parts;            /* contents may be lists; else their parts are joined by newlines */
     int knows_developer;        /* the role; else it is given as system */
     const char *reasoning;      /* the member it looks for what the assistant thought in */
 } moe_chat_form_t;
@@ -32,6 +32,9 @@ int moe_chat_messages_parse_arguments(json_t *messages, moe_error_t *error);
 
 /* Replaces contents of tool calls' messages that are null by empty strings, with such a result. */
 int moe_chat_messages_fill_contents(json_t *messages, moe_error_t *error);
+
+/* Adds contents of tool calls' messages to their thinking, where they have both; the same. */
+int moe_chat_messages_join_thoughts(json_t *messages, moe_error_t *error);
 
 /* The text of the last message, which must be the assistant's and not blank, as a borrowed string
  * of `messages`.  NULL with MOE_INVALID. */

@@ -23,8 +23,9 @@ void moe_template_free(moe_template_t *template);
 /* What it was parsed from; owned by the template. */
 const char *moe_template_source(const moe_template_t *template, size_t *size);
 
-/* 1 when a name or a string literal of the template is this word. */
-int moe_template_mentions(const moe_template_t *template, const char *word);
+/* 1 when a name or a string literal of the template is this word; `member`: names that are no
+ * attribute do not count. */
+int moe_template_mentions(const moe_template_t *template, const char *word, int member);
 
 typedef struct {
     size_t steps;           /* evaluated nodes */

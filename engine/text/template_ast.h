@@ -79,6 +79,8 @@ typedef enum {
     MOE_NODE_SET_BLOCK,
     MOE_NODE_MACRO,
     MOE_NODE_FILTER_BLOCK,
+    MOE_NODE_CALL_BLOCK,
+    MOE_NODE_WITH,
     MOE_NODE_BREAK,
     MOE_NODE_CONTINUE
 } moe_node_kind_t;
@@ -95,13 +97,20 @@ typedef struct {
     moe_node_t *operand;
 } moe_comparison_t;
 
-/* A name, a namespace's attribute (name.attribute), or several names that unpack a sequence. */
+/* A name, or a namespace's attribute (name.attribute). */
 typedef struct {
-    const moe_string_t **names;
+    const moe_string_t *name, *attribute;       /* attribute may be NULL */
+} moe_place_t;
+
+/* Where a value goes: a place, or several that unpack a sequence. */
+typedef struct {
+    moe_place_t *places;
     size_t count;
     int unpacks;
-    const moe_string_t *attribute;      /* NULL: none */
 } moe_target_t;
+
+/* What a macro's body mentions and so may be given beyond its parameters. */
+enum { MOE_MACRO_CALLER = 1, MOE_MACRO_VARARGS = 2, MOE_MACRO_KWARGS = 4 };
 
 struct moe_node_s {
     moe_node_kind_t kind;
@@ -138,6 +147,7 @@ struct moe_node_s {
         struct {
             moe_target_t target;
             moe_node_t *items, *condition, *body, *otherwise;   /* condition, otherwise or NULL */
+            int recursive;                      /* the body may call the loop */
         } loop;
         struct {
             moe_target_t target;
@@ -150,7 +160,11 @@ struct moe_node_s {
             moe_node_t **defaults;              /* NULL where there is none */
             size_t count;
             moe_node_t *body;
-        } macro;
+            unsigned special;                   /* MOE_MACRO_* */
+        } macro;                                /* WITH: names and their values */
+        struct {
+            moe_node_t *call, *caller;          /* a CALL, a MACRO without a name */
+        } block;
     } as;
 };
 
@@ -206,11 +220,14 @@ int moe_give_list(moe_list_t *list, moe_value_t *result);
 
 /* The tables, each ended by a row without a name. */
 extern const moe_builtin_t moe_string_filters[], moe_number_filters[], moe_list_filters[],
-                           moe_select_filters[];
+                           moe_select_filters[], moe_format_filters[];
 
 /* Operators: template_operator.c. */
 int moe_value_binary(moe_job_t *job, moe_op_t op, const moe_value_t *a, const moe_value_t *b,
                      moe_value_t *result);
+/* format % given: template_format.c. */
+int moe_string_percent(moe_job_t *job, const moe_string_t *format, const moe_value_t *given,
+                       moe_value_t *result);
 int moe_value_unary(moe_job_t *job, moe_op_t op, const moe_value_t *a, moe_value_t *result);
 /* 1, 0 or -1. */
 int moe_value_relation(moe_job_t *job, moe_op_t op, const moe_value_t *a, const moe_value_t *b);

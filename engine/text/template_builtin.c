@@ -21,7 +21,8 @@ const moe_builtin_t *moe_builtin_find(const moe_builtin_t *table, const char *na
 const moe_builtin_t *moe_template_filter(const char *name, size_t size)
 {
     static const moe_builtin_t *const tables[] = {
-        moe_string_filters, moe_number_filters, moe_list_filters, moe_select_filters
+        moe_string_filters, moe_number_filters, moe_list_filters, moe_select_filters,
+        moe_format_filters
     };
 
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {

@@ -240,15 +240,18 @@ static int eval_slice(moe_render_t *render, const moe_node_t *node, moe_value_t 
 }
 
 
+/* `caller`: one more argument of this name, or NULL. */
 static int eval_arguments(moe_render_t *render, const moe_arguments_t *arguments,
-                          moe_given_t *given)
+                          const moe_value_t *caller, moe_given_t *given)
 {
+    size_t count = arguments->count + (caller != NULL);
+
     memset(given, 0, sizeof(*given));
-    if (arguments->count == 0) {
+    if (count == 0) {
         return 0;
     }
-    given->values = moe_job_alloc(&render->job, arguments->count * sizeof(*given->values));
-    given->names = moe_job_alloc(&render->job, arguments->count * sizeof(*given->names));
+    given->values = moe_job_alloc(&render->job, count * sizeof(*given->values));
+    given->names = moe_job_alloc(&render->job, count * sizeof(*given->names));
     if (given->values == NULL || given->names == NULL) {
         return -1;
     }
@@ -259,7 +262,12 @@ static int eval_arguments(moe_render_t *render, const moe_arguments_t *arguments
             return -1;
         }
     }
-    given->count = arguments->count;
+    given->count = count;
+    if (caller != NULL) {
+        given->values[count - 1] = *caller;
+        given->names[count - 1] = moe_string_view(&render->job, "caller", 6, 1);
+        return given->names[count - 1] == NULL ? -1 : 0;
+    }
     return 0;
 }
 
@@ -280,26 +288,41 @@ static const moe_value_t *find_argument(const moe_given_t *given, size_t number,
 }
 
 
+static int is_parameter(const moe_node_t *macro, const moe_string_t *name)
+{
+    for (size_t i = 0; i < macro->as.macro.count; i++) {
+        if (moe_string_equal(macro->as.macro.parameters[i], name)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+
+/* What a macro takes without a parameter: its caller, or any name. */
+static int is_extra(const moe_node_t *macro, const moe_string_t *name)
+{
+    return macro->as.macro.special & (moe_string_is(name, "caller") ? MOE_MACRO_CALLER
+                                                                    : MOE_MACRO_KWARGS);
+}
+
+
 static int check_argument_names(moe_render_t *render, const moe_node_t *macro,
                                 const moe_given_t *given)
 {
     const moe_string_t *name = macro->as.macro.name;
 
-    if (given->n_positional > macro->as.macro.count) {
+    if (given->n_positional > macro->as.macro.count
+        && !(macro->as.macro.special & MOE_MACRO_VARARGS))
+    {
         return moe_job_fail(&render->job, "macro '%.*s' takes %zu arguments",
                             (int) (name->size < 40 ? name->size : 40), name->data,
                             macro->as.macro.count);
     }
     for (size_t i = given->n_positional; i < given->count; i++) {
         const moe_string_t *argument = given->names[i];
-        size_t j = 0;
 
-        while (j < macro->as.macro.count
-               && !moe_string_equal(macro->as.macro.parameters[j], argument))
-        {
-            j++;
-        }
-        if (j == macro->as.macro.count) {
+        if (!is_parameter(macro, argument) && !is_extra(macro, argument)) {
             return moe_job_fail(&render->job, "macro '%.*s' has no parameter '%.*s'",
                                 (int) (name->size < 40 ? name->size : 40), name->data,
                                 (int) (argument->size < 40 ? argument->size : 40),
@@ -332,6 +355,55 @@ static int bind_parameters(moe_render_t *render, const moe_node_t *macro,
 }
 
 
+/* Sets a special name where the macro mentions it and has no parameter of this name. */
+static int set_special(moe_render_t *render, const moe_node_t *macro, unsigned bit,
+                       const char *name, const moe_value_t *value)
+{
+    const moe_string_t *string = moe_string_view(&render->job, name, strlen(name), 1);
+
+    if (string == NULL) {
+        return -1;
+    }
+    return !(macro->as.macro.special & bit) || is_parameter(macro, string)
+           ? 0 : moe_dict_set_string(&render->job, render->scope->names, string, value);
+}
+
+
+/* Arguments without a parameter of their own: varargs, kwargs and caller. */
+static int bind_specials(moe_render_t *render, const moe_node_t *macro, const moe_given_t *given)
+{
+    moe_value_t caller = moe_undefined(moe_string_view(&render->job, "caller", 6, 1));
+    moe_value_t varargs = moe_list_value(moe_list_new(&render->job, 0));
+    moe_value_t kwargs = moe_dict_value(moe_dict_new(&render->job));
+
+    varargs.kind = MOE_VALUE_TUPLE;
+    if (caller.as.name == NULL || varargs.as.list == NULL || kwargs.as.dict == NULL) {
+        return -1;
+    }
+    for (size_t i = 0; i < given->count; i++) {
+        int status = 0;
+
+        if (i < given->n_positional) {
+            status = i < macro->as.macro.count
+                     ? 0 : moe_list_append(&render->job, varargs.as.list, &given->values[i]);
+        } else if (is_parameter(macro, given->names[i])) {
+            continue;
+        } else if (moe_string_is(given->names[i], "caller")) {
+            caller = given->values[i];
+        } else {
+            status = moe_dict_set_string(&render->job, kwargs.as.dict, given->names[i],
+                                         &given->values[i]);
+        }
+        if (status != 0) {
+            return -1;
+        }
+    }
+    return set_special(render, macro, MOE_MACRO_CALLER, "caller", &caller) != 0
+           || set_special(render, macro, MOE_MACRO_VARARGS, "varargs", &varargs) != 0
+           || set_special(render, macro, MOE_MACRO_KWARGS, "kwargs", &kwargs) != 0 ? -1 : 0;
+}
+
+
 static int call_macro(moe_render_t *render, const moe_macro_t *macro, const moe_given_t *given,
                       moe_value_t *result)
 {
@@ -343,6 +415,9 @@ static int call_macro(moe_render_t *render, const moe_macro_t *macro, const moe_
     }
     render->scope = scope;
     status = bind_parameters(render, macro->node, given);
+    if (status == 0 && macro->node->as.macro.special != 0) {
+        status = bind_specials(render, macro->node, given);
+    }
     if (status == 0) {
         *result = moe_string_value(moe_render_capture(render, macro->node->as.macro.body, scope));
         status = result->as.string == NULL ? -1 : 0;
@@ -352,13 +427,24 @@ static int call_macro(moe_render_t *render, const moe_macro_t *macro, const moe_
 }
 
 
-static int eval_call(moe_render_t *render, const moe_node_t *node, moe_value_t *result)
+static int call_loop(moe_render_t *render, const moe_loop_t *loop, const moe_given_t *given,
+                     moe_value_t *result)
+{
+    if (given->count != 1 || given->n_positional != 1) {
+        return moe_job_fail(&render->job, "'loop' takes the items to go on with");
+    }
+    return moe_render_loop(render, loop, &given->values[0], result);
+}
+
+
+int moe_render_call(moe_render_t *render, const moe_node_t *node, const moe_value_t *caller,
+                    moe_value_t *result)
 {
     moe_value_t callee;
     moe_given_t given;
 
     if (moe_render_eval(render, node->as.call.object, &callee) != 0
-        || eval_arguments(render, &node->as.call.arguments, &given) != 0)
+        || eval_arguments(render, &node->as.call.arguments, caller, &given) != 0)
     {
         return -1;
     }
@@ -370,6 +456,9 @@ static int eval_call(moe_render_t *render, const moe_node_t *node, moe_value_t *
         return moe_builtin_call(&render->job, callee.as.bound->builtin, &callee.as.bound->self,
                                 &given, result);
     }
+    if (callee.kind == MOE_VALUE_LOOP) {
+        return call_loop(render, callee.as.loop, &given, result);
+    }
     if (callee.kind == MOE_VALUE_UNDEFINED && callee.as.name != NULL) {
         return moe_job_fail(&render->job, "'%.*s' is undefined",
                             (int) (callee.as.name->size < 80 ? callee.as.name->size : 80),
@@ -379,12 +468,18 @@ static int eval_call(moe_render_t *render, const moe_node_t *node, moe_value_t *
 }
 
 
+static int eval_call(moe_render_t *render, const moe_node_t *node, moe_value_t *result)
+{
+    return moe_render_call(render, node, NULL, result);
+}
+
+
 static int apply_builtin(moe_render_t *render, const moe_node_t *node, const moe_value_t *self,
                          moe_value_t *result)
 {
     moe_given_t given;
 
-    if (eval_arguments(render, &node->as.call.arguments, &given) != 0) {
+    if (eval_arguments(render, &node->as.call.arguments, NULL, &given) != 0) {
         return -1;
     }
     render->job.line = node->line;

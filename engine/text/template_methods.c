@@ -1,5 +1,5 @@
 /*
- * Methods of strings, lists and dicts.
+ * Methods of strings, lists, dicts and loops.
  */
 
 #include "engine/text/template_ast.h"
@@ -602,6 +602,39 @@ static int dict_update(moe_job_t *job, const moe_value_t *self, const moe_value_
 }
 
 
+static int loop_cycle(moe_job_t *job, const moe_value_t *self, const moe_given_t *given,
+                      moe_value_t *result)
+{
+    if (given->count == 0 || given->n_positional < given->count) {
+        return moe_job_fail(job, "'cycle' takes positional arguments, at least one");
+    }
+    *result = given->values[self->as.loop->index % given->count];
+    return 0;
+}
+
+
+/* Whether it is called with other values than the last time. */
+static int loop_changed(moe_job_t *job, const moe_value_t *self, const moe_given_t *given,
+                        moe_value_t *result)
+{
+    moe_loop_t *loop = self->as.loop;
+    moe_list_t *seen = moe_list_new(job, given->count);
+    int equal = loop->seen != NULL && loop->seen->count == given->count;
+
+    for (size_t i = 0; i < given->count; i++) {
+        if (seen == NULL || moe_list_append(job, seen, &given->values[i]) != 0) {
+            return -1;
+        }
+        if (equal > 0) {
+            equal = moe_value_equal(job, &loop->seen->items[i], &given->values[i]);
+        }
+    }
+    loop->seen = seen;
+    *result = moe_boolean(equal == 0);
+    return seen == NULL || equal < 0 ? -1 : 0;
+}
+
+
 const moe_builtin_t *moe_template_method(moe_value_kind_t kind, const char *name, size_t size)
 {
     static const moe_builtin_t strings[] = {
@@ -649,7 +682,15 @@ const moe_builtin_t *moe_template_method(moe_value_kind_t kind, const char *name
         { .name = NULL }
     };
 
+    static const moe_builtin_t loops[] = {
+        { .name = "cycle", .call_any = loop_cycle },
+        { .name = "changed", .call_any = loop_changed },
+        { .name = NULL }
+    };
+
     switch (kind) {
+    case MOE_VALUE_LOOP:
+        return moe_builtin_find(loops, name, size);
     case MOE_VALUE_STRING:
         return moe_builtin_find(strings, name, size);
     case MOE_VALUE_LIST:

@@ -234,6 +234,9 @@ int moe_value_binary(moe_job_t *job, moe_op_t op, const moe_value_t *a, const mo
     int64_t i, j;
     double x, y;
 
+    if (op == MOE_OP_MODULO && a->kind == MOE_VALUE_STRING) {
+        return moe_string_percent(job, a->as.string, b, result);
+    }
     if (check_defined(job, a) != 0 || check_defined(job, b) != 0) {
         return -1;
     }
@@ -347,8 +350,8 @@ static int loop_attribute(moe_job_t *job, const moe_loop_t *loop, const moe_stri
                                                     : moe_undefined(name) },
         { "revindex", moe_integer((int64_t) (loop->count - loop->index)) },
         { "revindex0", moe_integer((int64_t) (loop->count - loop->index) - 1) },
-        { "depth", moe_integer(1) },
-        { "depth0", moe_integer(0) }
+        { "depth", moe_integer((int64_t) loop->level + 1) },
+        { "depth0", moe_integer((int64_t) loop->level) }
     };
 
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++) {
@@ -390,11 +393,11 @@ int moe_value_attribute(moe_job_t *job, const moe_value_t *object, const moe_str
     if (check_defined(job, object) != 0) {
         return -1;
     }
-    if (object->kind == MOE_VALUE_LOOP) {
-        return loop_attribute(job, object->as.loop, name, result);
-    }
     if (method_of(job, object, name, result) != 0) {
         return -1;
+    }
+    if (object->kind == MOE_VALUE_LOOP && result->kind == MOE_VALUE_UNDEFINED) {
+        return loop_attribute(job, object->as.loop, name, result);
     }
     if (result->kind == MOE_VALUE_UNDEFINED
         && (object->kind == MOE_VALUE_DICT || object->kind == MOE_VALUE_NAMESPACE))

@@ -203,9 +203,25 @@ static moe_node_t *parse_if(moe_parser_t *parser)
 }
 
 
-static int parse_target(moe_parser_t *parser, moe_target_t *target)
+static int parse_place(moe_parser_t *parser, moe_place_t *place, int attributes)
 {
-    const moe_string_t *names[MAX_TARGETS];
+    place->attribute = NULL;
+    place->name = moe_parse_name(parser);
+    if (place->name == NULL) {
+        return -1;
+    }
+    if (attributes && moe_parser_skip(parser, ".")) {
+        place->attribute = moe_parse_name(parser);
+        return place->attribute == NULL ? -1 : 0;
+    }
+    return 0;
+}
+
+
+/* `attributes`: places may be those of namespaces. */
+static int parse_target(moe_parser_t *parser, moe_target_t *target, int attributes)
+{
+    moe_place_t places[MAX_TARGETS];
     int parentheses = moe_parser_skip(parser, "(");
 
     target->count = 0;
@@ -216,8 +232,7 @@ static int parse_target(moe_parser_t *parser, moe_target_t *target)
         if (target->count > 0 && parser->token->kind != MOE_TOKEN_NAME) {
             break;
         }
-        names[target->count] = moe_parse_name(parser);
-        if (names[target->count] == NULL) {
+        if (parse_place(parser, &places[target->count], attributes) != 0) {
             return -1;
         }
         target->count++;
@@ -227,11 +242,11 @@ static int parse_target(moe_parser_t *parser, moe_target_t *target)
     if (parentheses && moe_parser_expect(parser, ")") != 0) {
         return -1;
     }
-    target->names = moe_job_alloc(parser->job, target->count * sizeof(*names));
-    if (target->names == NULL) {
+    target->places = moe_job_alloc(parser->job, target->count * sizeof(*places));
+    if (target->places == NULL) {
         return -1;
     }
-    memcpy(target->names, names, target->count * sizeof(*names));
+    memcpy(target->places, places, target->count * sizeof(*places));
     return 0;
 }
 
@@ -241,7 +256,7 @@ static moe_node_t *parse_for(moe_parser_t *parser)
     static const char *const ends[] = { "else", "endfor", NULL };
     moe_node_t *node = moe_parser_node(parser, MOE_NODE_FOR);
 
-    if (node == NULL || parse_target(parser, &node->as.loop.target) != 0) {
+    if (node == NULL || parse_target(parser, &node->as.loop.target, 0) != 0) {
         return NULL;
     }
     if (!moe_parser_skip_word(parser, "in")) {
@@ -258,6 +273,7 @@ static moe_node_t *parse_for(moe_parser_t *parser)
             return NULL;
         }
     }
+    node->as.loop.recursive = moe_parser_skip_word(parser, "recursive");
     parser->loops++;
     node->as.loop.body = parse_block(parser, ends);
     parser->loops--;
@@ -276,17 +292,9 @@ static moe_node_t *parse_for(moe_parser_t *parser)
 static moe_node_t *parse_set(moe_parser_t *parser)
 {
     moe_node_t *node = moe_parser_node(parser, MOE_NODE_SET);
-    moe_target_t *target;
 
-    if (node == NULL || parse_target(parser, &node->as.set.target) != 0) {
+    if (node == NULL || parse_target(parser, &node->as.set.target, 1) != 0) {
         return NULL;
-    }
-    target = &node->as.set.target;
-    if (target->count == 1 && moe_parser_skip(parser, ".")) {
-        target->attribute = moe_parse_name(parser);
-        if (target->attribute == NULL) {
-            return NULL;
-        }
     }
     if (moe_parser_skip(parser, "=")) {
         node->as.set.value = moe_parse_tuple(parser, 0);
@@ -304,8 +312,9 @@ static moe_node_t *parse_set(moe_parser_t *parser)
 }
 
 
-/* From behind "(" to behind ")". */
-static int parse_parameters(moe_parser_t *parser, moe_node_t *node)
+/* Names with values or without, up to the token before which they end. */
+static int parse_names(moe_parser_t *parser, moe_node_t *node, moe_token_kind_t end,
+                       const char *end_text)
 {
     size_t count = 0;
 
@@ -316,7 +325,7 @@ static int parse_parameters(moe_parser_t *parser, moe_node_t *node)
     if (node->as.macro.parameters == NULL || node->as.macro.defaults == NULL) {
         return -1;
     }
-    while (!moe_parser_skip(parser, ")")) {
+    while (!moe_token_is(parser->token, end, end_text)) {
         if (count == MAX_PARAMETERS) {
             return moe_parser_fail(parser, "at most 64 parameters");
         }
@@ -331,11 +340,43 @@ static int parse_parameters(moe_parser_t *parser, moe_node_t *node)
             }
         }
         count++;
-        if (!moe_parser_at(parser, ")") && moe_parser_expect(parser, ",") != 0) {
+        if (!moe_token_is(parser->token, end, end_text) && moe_parser_expect(parser, ",") != 0) {
             return -1;
         }
     }
     node->as.macro.count = count;
+    return 0;
+}
+
+
+/* From behind "(" to behind ")". */
+static int parse_parameters(moe_parser_t *parser, moe_node_t *node)
+{
+    return parse_names(parser, node, MOE_TOKEN_OPERATOR, ")") != 0
+           ? -1 : moe_parser_expect(parser, ")");
+}
+
+
+/* The body of a macro, and which of the special names stand in it. */
+static int parse_macro_body(moe_parser_t *parser, moe_node_t *node, const char *end)
+{
+    static const struct { const char *name; unsigned bit; } specials[] = {
+        { "caller", MOE_MACRO_CALLER }, { "varargs", MOE_MACRO_VARARGS },
+        { "kwargs", MOE_MACRO_KWARGS }
+    };
+    const moe_token_t *token = parser->token;
+
+    node->as.macro.body = parse_captured_block(parser, end);
+    if (node->as.macro.body == NULL) {
+        return -1;
+    }
+    for (; token < parser->token; token++) {
+        for (size_t i = 0; i < sizeof(specials) / sizeof(specials[0]); i++) {
+            if (moe_token_is(token, MOE_TOKEN_NAME, specials[i].name)) {
+                node->as.macro.special |= specials[i].bit;
+            }
+        }
+    }
     return 0;
 }
 
@@ -349,7 +390,47 @@ static moe_node_t *parse_macro(moe_parser_t *parser)
     {
         return NULL;
     }
-    node->as.macro.body = parse_captured_block(parser, "endmacro");
+    return parse_macro_body(parser, node, "endmacro") != 0 ? NULL : node;
+}
+
+
+/* {% call(parameters) macro(arguments) %}: the body is what the macro's caller() gives. */
+static moe_node_t *parse_call_block(moe_parser_t *parser)
+{
+    moe_node_t *node = moe_parser_node(parser, MOE_NODE_CALL_BLOCK);
+    moe_node_t *caller = moe_parser_node(parser, MOE_NODE_MACRO);
+
+    if (node == NULL || caller == NULL
+        || (caller->as.macro.name = moe_string_view(parser->job, "caller", 6, 1)) == NULL
+        || (moe_parser_skip(parser, "(") && parse_parameters(parser, caller) != 0)
+        || (node->as.block.call = moe_parse_expression(parser)) == NULL)
+    {
+        return NULL;
+    }
+    if (node->as.block.call->kind != MOE_NODE_CALL) {
+        moe_parser_fail(parser, "a call");
+        return NULL;
+    }
+    node->as.block.caller = caller;
+    return parse_macro_body(parser, caller, "endcall") != 0 ? NULL : node;
+}
+
+
+/* {% with name = value, ... %}: names of its body. */
+static moe_node_t *parse_with(moe_parser_t *parser)
+{
+    moe_node_t *node = moe_parser_node(parser, MOE_NODE_WITH);
+
+    if (node == NULL || parse_names(parser, node, MOE_TOKEN_BLOCK_END, "") != 0) {
+        return NULL;
+    }
+    for (size_t i = 0; i < node->as.macro.count; i++) {
+        if (node->as.macro.defaults[i] == NULL) {
+            moe_parser_fail(parser, "a value for each name");
+            return NULL;
+        }
+    }
+    node->as.macro.body = parse_closed_block(parser, "endwith");
     return node->as.macro.body == NULL ? NULL : node;
 }
 
@@ -424,6 +505,7 @@ static moe_node_t *parse_statement(moe_parser_t *parser)
     } statements[] = {
         { "if", parse_if }, { "for", parse_for }, { "set", parse_set }, { "macro", parse_macro },
         { "filter", parse_filter_block }, { "generation", parse_generation },
+        { "call", parse_call_block }, { "with", parse_with },
         { "break", parse_break }, { "continue", parse_continue }
     };
 

@@ -103,6 +103,14 @@ const moe_string_t *moe_render_capture(moe_render_t *render, const moe_node_t *b
 }
 
 
+static int emit_value(moe_render_t *render, const moe_value_t *value)
+{
+    const moe_string_t *string = moe_value_string(&render->job, value);
+
+    return string == NULL ? -1 : emit(render, string);
+}
+
+
 static int run_text(moe_render_t *render, const moe_node_t *node)
 {
     return emit(render, node->as.literal.as.string);
@@ -111,14 +119,10 @@ static int run_text(moe_render_t *render, const moe_node_t *node)
 
 static int run_print(moe_render_t *render, const moe_node_t *node)
 {
-    const moe_string_t *string;
     moe_value_t value;
 
-    if (moe_render_eval(render, node->as.pair.left, &value) != 0) {
-        return -1;
-    }
-    string = moe_value_string(&render->job, &value);
-    return string == NULL ? -1 : emit(render, string);
+    return moe_render_eval(render, node->as.pair.left, &value) != 0 ? -1
+                                                                    : emit_value(render, &value);
 }
 
 
@@ -145,36 +149,15 @@ static int set_name(moe_render_t *render, const moe_string_t *name, const moe_va
 }
 
 
-static int unpack(moe_render_t *render, const moe_target_t *target, const moe_value_t *value)
+/* Assigns to a name of the scope, or to a namespace. */
+static int assign_place(moe_render_t *render, const moe_node_t *node, const moe_place_t *place,
+                        const moe_value_t *value)
 {
-    const moe_value_t *items;
-    size_t count;
-
-    if (moe_value_iterate(&render->job, value, &items, &count) != 0) {
-        return -1;
-    }
-    if (count != target->count) {
-        return moe_job_fail(&render->job, "%zu values for %zu names", count, target->count);
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (set_name(render, target->names[i], &items[i]) != 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-
-static int assign(moe_render_t *render, const moe_node_t *node, const moe_target_t *target,
-                  const moe_value_t *value)
-{
-    moe_node_t name = { .kind = MOE_NODE_NAME, .line = node->line, .as.name = target->names[0] };
+    moe_node_t name = { .kind = MOE_NODE_NAME, .line = node->line, .as.name = place->name };
     moe_value_t object;
 
-    render->job.line = node->line;
-    if (target->attribute == NULL) {
-        return target->unpacks ? unpack(render, target, value)
-                               : set_name(render, target->names[0], value);
+    if (place->attribute == NULL) {
+        return set_name(render, place->name, value);
     }
     if (moe_render_eval(render, &name, &object) != 0) {
         return -1;
@@ -183,7 +166,31 @@ static int assign(moe_render_t *render, const moe_node_t *node, const moe_target
         return moe_job_fail(&render->job, "cannot assign attribute on non-namespace object '%s'",
                             moe_value_type(&object));
     }
-    return moe_dict_set_string(&render->job, object.as.dict, target->attribute, value);
+    return moe_dict_set_string(&render->job, object.as.dict, place->attribute, value);
+}
+
+
+static int assign(moe_render_t *render, const moe_node_t *node, const moe_target_t *target,
+                  const moe_value_t *value)
+{
+    const moe_value_t *items = value;
+    size_t count = 1;
+
+    render->job.line = node->line;
+    if (target->unpacks) {
+        if (moe_value_iterate(&render->job, value, &items, &count) != 0) {
+            return -1;
+        }
+        if (count != target->count) {
+            return moe_job_fail(&render->job, "%zu values for %zu names", count, target->count);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (assign_place(render, node, &target->places[i], &items[i]) != 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 
@@ -222,28 +229,72 @@ static int run_set_block(moe_render_t *render, const moe_node_t *node)
 
 static int run_filter_block(moe_render_t *render, const moe_node_t *node)
 {
-    const moe_string_t *string;
     moe_value_t value;
 
-    if (capture_block(render, node, &value) != 0) {
-        return -1;
-    }
-    string = moe_value_string(&render->job, &value);
-    return string == NULL ? -1 : emit(render, string);
+    return capture_block(render, node, &value) != 0 ? -1 : emit_value(render, &value);
 }
 
 
-static int run_macro(moe_render_t *render, const moe_node_t *node)
+/* A macro of the scope that is at work. */
+static int make_macro(moe_render_t *render, const moe_node_t *node, moe_value_t *value)
 {
     moe_macro_t *macro = moe_job_alloc(&render->job, sizeof(*macro));
-    moe_value_t value = { .kind = MOE_VALUE_MACRO, .as.macro = macro };
 
     if (macro == NULL) {
         return -1;
     }
     macro->node = node;
     macro->scope = render->scope;
-    return set_name(render, node->as.macro.name, &value);
+    *value = (moe_value_t) { .kind = MOE_VALUE_MACRO, .as.macro = macro };
+    return 0;
+}
+
+
+static int run_macro(moe_render_t *render, const moe_node_t *node)
+{
+    moe_value_t value;
+
+    return make_macro(render, node, &value) != 0
+           ? -1 : set_name(render, node->as.macro.name, &value);
+}
+
+
+static int run_call_block(moe_render_t *render, const moe_node_t *node)
+{
+    moe_value_t caller, value;
+
+    if (make_macro(render, node->as.block.caller, &caller) != 0
+        || moe_render_call(render, node->as.block.call, &caller, &value) != 0)
+    {
+        return -1;
+    }
+    return emit_value(render, &value);
+}
+
+
+/* The values are those of the scope around it. */
+static int run_with(moe_render_t *render, const moe_node_t *node)
+{
+    moe_scope_t *outer = render->scope, *scope = moe_render_scope(render, outer);
+    int flow;
+
+    for (size_t i = 0; i < node->as.macro.count; i++) {
+        moe_value_t value;
+
+        if (scope == NULL || moe_render_eval(render, node->as.macro.defaults[i], &value) != 0
+            || moe_dict_set_string(&render->job, scope->names, node->as.macro.parameters[i],
+                                   &value) != 0)
+        {
+            return -1;
+        }
+    }
+    if (scope == NULL) {
+        return -1;
+    }
+    render->scope = scope;
+    flow = moe_render_body(render, node->as.macro.body);
+    render->scope = outer;
+    return flow;
 }
 
 
@@ -324,21 +375,22 @@ static int run_iterations(moe_render_t *render, const moe_node_t *node, moe_loop
 }
 
 
-static int run_for(moe_render_t *render, const moe_node_t *node)
+static int run_loop(moe_render_t *render, const moe_node_t *node, const moe_value_t *items,
+                    unsigned level)
 {
     moe_loop_t *loop = moe_job_alloc(&render->job, sizeof(*loop));
     const moe_string_t *loop_name = moe_string_view(&render->job, "loop", 4, 1);
     moe_scope_t *outer = render->scope;
-    moe_value_t items;
     int status;
 
-    if (loop == NULL || loop_name == NULL
-        || moe_render_eval(render, node->as.loop.items, &items) != 0)
-    {
+    if (loop == NULL || loop_name == NULL) {
         return -1;
     }
+    loop->node = node;
+    loop->scope = outer;
+    loop->level = level;
     render->job.line = node->line;
-    if (moe_value_iterate(&render->job, &items, &loop->items, &loop->count) != 0
+    if (moe_value_iterate(&render->job, items, &loop->items, &loop->count) != 0
         || (node->as.loop.condition != NULL
             && filter_items(render, node, &loop->items, &loop->count) != 0))
     {
@@ -351,6 +403,38 @@ static int run_for(moe_render_t *render, const moe_node_t *node)
     status = run_iterations(render, node, loop, loop_name);
     render->scope = outer;
     return status;
+}
+
+
+static int run_for(moe_render_t *render, const moe_node_t *node)
+{
+    moe_value_t items;
+
+    return moe_render_eval(render, node->as.loop.items, &items) != 0
+           ? -1 : run_loop(render, node, &items, 0);
+}
+
+
+int moe_render_loop(moe_render_t *render, const moe_loop_t *loop, const moe_value_t *items,
+                    moe_value_t *result)
+{
+    moe_builder_t builder, *outer = render->capture;
+    moe_scope_t *outer_scope = render->scope;
+    int status;
+
+    if (!loop->node->as.loop.recursive) {
+        return moe_job_fail(&render->job, "a loop that is not recursive is called");
+    }
+    moe_builder_start(&builder, &render->job);
+    render->capture = &builder;
+    render->scope = loop->scope;
+    status = run_loop(render, loop->node, items, loop->level + 1);
+    render->capture = outer;
+    render->scope = outer_scope;
+    if (status != 0) {
+        return -1;
+    }
+    return moe_give_string(moe_builder_finish(&builder), result);
 }
 
 
@@ -379,6 +463,7 @@ static int run(moe_render_t *render, const moe_node_t *node)
         [MOE_NODE_PRINT] = run_print, [MOE_NODE_IF] = run_if, [MOE_NODE_FOR] = run_for,
         [MOE_NODE_SET] = run_set, [MOE_NODE_SET_BLOCK] = run_set_block,
         [MOE_NODE_MACRO] = run_macro, [MOE_NODE_FILTER_BLOCK] = run_filter_block,
+        [MOE_NODE_CALL_BLOCK] = run_call_block, [MOE_NODE_WITH] = run_with,
         [MOE_NODE_BREAK] = run_break, [MOE_NODE_CONTINUE] = run_continue
     };
 
@@ -439,18 +524,20 @@ const char *moe_template_source(const moe_template_t *template, size_t *size)
 }
 
 
-int moe_template_mentions(const moe_template_t *template, const char *word)
+int moe_template_mentions(const moe_template_t *template, const char *word, int member)
 {
     size_t size = strlen(word);
+    int behind_dot = 0;
 
     for (const moe_token_t *token = template->tokens; token->kind != MOE_TOKEN_END; token++) {
         size_t quotes = token->kind == MOE_TOKEN_STRING;
 
-        if ((quotes || token->kind == MOE_TOKEN_NAME) && token->size == size + 2 * quotes
-            && memcmp(token->data + quotes, word, size) == 0)
+        if ((quotes || (token->kind == MOE_TOKEN_NAME && (behind_dot || !member)))
+            && token->size == size + 2 * quotes && memcmp(token->data + quotes, word, size) == 0)
         {
             return 1;
         }
+        behind_dot = token->kind == MOE_TOKEN_OPERATOR && *token->data == '.';
     }
     return 0;
 }

@@ -33,6 +33,12 @@ typedef struct {
 enum { MOE_FLOW_NEXT = 0, MOE_FLOW_BREAK = 1, MOE_FLOW_CONTINUE = 2 };
 
 int moe_render_eval(moe_render_t *render, const moe_node_t *node, moe_value_t *result);
+/* A CALL; `caller`: a macro that it may call back, or NULL. */
+int moe_render_call(moe_render_t *render, const moe_node_t *node, const moe_value_t *caller,
+                    moe_value_t *result);
+/* The text of a recursive loop over other items. */
+int moe_render_loop(moe_render_t *render, const moe_loop_t *loop, const moe_value_t *items,
+                    moe_value_t *result);
 /* A chain of filters on `self` instead of its innermost object. */
 int moe_render_filter_chain(moe_render_t *render, const moe_node_t *chain,
                             const moe_value_t *self, moe_value_t *result);

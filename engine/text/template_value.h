@@ -115,6 +115,10 @@ struct moe_dict_s {
 struct moe_loop_s {
     const moe_value_t *items;
     size_t count, index;
+    unsigned level;             /* of recursion, from 0 */
+    const struct moe_node_s *node;
+    struct moe_scope_s *scope;  /* around the loop */
+    moe_list_t *seen;           /* by loop.changed; NULL: nothing yet */
 };
 
 moe_value_t moe_undefined(const moe_string_t *name);

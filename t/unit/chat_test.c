@@ -365,8 +365,8 @@ static void contents_of_calls(void **state)
     const char *missing = "[{\"role\":\"assistant\"," CALLS "}]";
     const char *templates[][2] = {
         { "{{ messages[0].content is none }}", "True" },
-        { "{{ '[' + messages[0].content + ']' }}{{ messages[0].tool_calls[0].function.arguments.a }}",
-          "‹[]›1" },
+        { "{{ '[' + messages[0].content + ']' }}"
+          "{{ messages[0].tool_calls[0].function.arguments.a }}", "‹[]›1" },
         { "{{ messages[0].content + messages[0].tool_calls[0].function.arguments }}", "{\"a\":1}" },
         { "{{ messages[0].content.x.y }}", "!template line 1: 'x' is undefined" }
     };
@@ -389,11 +389,17 @@ static void names_of_reasoning(void **state)
         { "{% if 'thinking' in m %}{{ m.thinking }}/{{ m.content }}{% endif %}",
           "\"reasoning_content\":\"r\",\"content\":\"c\"", "r‹/›c" },
         { "{{ m.thinking }}/{{ m.content }}", "\"reasoning\":\"r\",\"content\":\"c\"," CALLS,
-          "r\n\nc‹/›" },
+          "r‹/›c" },
+        { "{{ raise_exception('both') if m.thinking and m.content }}{{ m.thinking }}/"
+          "{{ m.content }}", "\"reasoning\":\"r\",\"content\":\"c\"," CALLS, "r\n\nc‹/›" },
+        { "{{ raise_exception('both') if m.thinking and m.content }}",
+          "\"reasoning\":\"r\",\"content\":\"c\"", "!both" },
         { "{{ m.thinking }}/{{ m.content }}", "\"reasoning\":\"r\",\"content\":null," CALLS,
           "r‹/›None" },
         { "{{ m.thinking }}", "\"reasoning\":\"r\",\"thinking\":\"t\"", "t" },
         { "{{ m.reasoning_content is none }}", "\"reasoning_content\":null", "True" },
+        { "{% if not thinking %}{{ m }}{% endif %}", "\"reasoning\":\"r\"",
+          "{'role': '‹assistant›', 'reasoning': 'r', 'reasoning_content': 'r'}" },
         { "{{ m.reasoning_content is undefined and not thinking }}", "\"content\":\"c\"", "True" }
     };
 
