@@ -12,8 +12,8 @@ my $vocabulary = 288;
 my $context = 4096;         # of what is served: some templates take a page
 my @families;
 
-# How these families write chats; where a name of t/unit/templates stands, as that file does.  The
-# others' is chatml.
+# How these families write chats; where a name of t/golden/templates stands, as that file does.  The
+# others' is qwen3's.
 my $deepseek = <<'END';
 {{ bos_token }}{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}
 {%- if tools %}{{ '\n\n## Tools\n' }}{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}{% endif %}
@@ -56,7 +56,7 @@ my $minimax = <<'END';
 END
 my %template = (
     deepseek_v2 => $deepseek, deepseek_v3 => $deepseek, kimi_k2 => $kimi, minimax_m2 => $minimax,
-    glm4_moe => 'glm', glm4_moe_lite => 'glm', gpt_oss => 'harmony',
+    glm4_moe => 'glm_4_5', glm4_moe_lite => 'glm_4_7', gpt_oss => 'gpt_oss',
 );
 
 chmod 0755, $models;
@@ -127,10 +127,10 @@ sub small_tokenizer {
 # Adds a model to those that are served.
 sub serve {
     my ($name, $config, $greedy) = @_;
-    my $template = $template{$config->{model_type}} // 'chatml';
+    my $template = $template{$config->{model_type}} // 'qwen3';
 
     utf8::encode($template);
-    $template = file_content("t/unit/templates/$template.jinja") if $template =~ /^\w+$/;
+    $template = file_content("t/golden/templates/$template.jinja") if $template =~ /^\w+$/;
 
     write_file("$models/$name/config.json",
                json_encode({ %$config, max_position_embeddings => $context }));
