@@ -106,8 +106,12 @@ static void print_router(const moe_block_t *moe)
         printf(", shared of width %u%s", moe->shared.width,
                moe->shared_gate.tensor ? ", gated" : "");
     }
-    printf("\n" LABEL "%s%s%s, scale %g\n", "  router",
+    if (moe->form.limit > 0) {
+        printf(", activation limited to %g", (double) moe->form.limit);
+    }
+    printf("\n" LABEL "%s%s%s%s, scale %g\n", "  router",
            router->score == MOE_SCORE_SOFTMAX ? "softmax" : "sigmoid",
+           router->gate.bias != NULL ? " with bias" : "",
            router->bias.size > 0 ? " with selection bias" : "",
            router->normalise ? ", normalised" : "", (double) router->scale);
 }

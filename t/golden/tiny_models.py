@@ -27,6 +27,8 @@ GQA = dict(topk_method='greedy', scoring='softmax', groups=1, groups_kept=1, sha
            dense_layers=0, mtp=0, scale=1.0, heads=6, kv_heads=2, head=16)
 SIGMOID = dict(GQA, topk_method='noaux_tc', scoring='sigmoid', normalise=1, rotary=8)
 GLM = dict(SIGMOID, model_type='glm4_moe', dense_layers=1, shared=1, mtp=1, scale=2.5, biases=1)
+GPT_OSS = dict(GQA, model_type='gpt_oss', biases=1, normalise=1, window=12, yarn=1)
+LIMIT, ALPHA = 0.75, 1.702      # of gpt-oss's activation
 VARIANTS = {
     'V3': dict(),
     'V3, plain queries, F32, half rotation': dict(q_lora=0, dtype='F32', interleaved=0, seed=2),
@@ -55,6 +57,9 @@ VARIANTS = {
     'Mixtral, windows': dict(GQA, model_type='mixtral', normalise=1, window=7, seed=18),
     'Qwen2-MoE, windows': dict(GQA, model_type='qwen2_moe', shared=1, window=5, seed=19),
     'Qwen3-MoE, windows': dict(GQA, model_type='qwen3_moe', window=1, seed=26),
+    'gpt-oss': dict(GPT_OSS, seed=27),
+    'gpt-oss, a window of 1, no biases, F32': dict(GPT_OSS, window=1, biases=0, dtype='F32',
+                                                   seed=28),
     'MiniMax-M2': dict(SIGMOID, model_type='minimax_m2', qk_norm=1, seed=20),
     'MiniMax-M2, no norm, F16': dict(SIGMOID, model_type='minimax_m2', rotary=4, dtype='F16',
                                      seed=21),
@@ -122,6 +127,16 @@ def make_moe(w, o, m):
         w.ffn(m + 'shared_experts.', o['shared'] * o['expert_width'])
 
 
+def make_gpt_oss_moe(w, o, m):
+    e, h, i = o['experts'], o['hidden'], o['expert_width']
+    w.weight(m + 'router.weight', e, h)
+    w.tensor(m + 'router.bias', (e,), 0, 0.5)
+    for name, rows, columns in ('gate_up_proj', h, 2 * i), ('down_proj', i, h):
+        w.tensor(m + 'experts.' + name, (e, rows, columns), 0,
+                 np.sqrt(np.float32(3) / np.float32(rows)))
+        w.tensor(m + 'experts.' + name + '_bias', (e, columns), 0, 0.5)
+
+
 def make_gqa_layer(w, o, i):
     h, p = o['hidden'], 'model.layers.%d.' % i
     q, kv = o['heads'] * o['head'], o['kv_heads'] * o['head']
@@ -138,6 +153,8 @@ def make_gqa_layer(w, o, i):
             del sizes['o']
         for name, size in sizes.items():
             w.tensor(a + name + '_proj.bias', (size,), 0, 0.5)
+    if o['model_type'] == 'gpt_oss':
+        w.tensor(a + 'sinks', (o['heads'],), 0, 2)
     if o['model_type'] in ('olmoe', 'qwen3_moe') or o['qk_norm']:
         whole = o['model_type'] in ('olmoe', 'minimax_m2')
         w.norm(a + 'q_norm.weight', q if whole else o['head'])
@@ -148,6 +165,9 @@ def make_gqa_layer(w, o, i):
         return
     if o['model_type'] == 'glm4_moe':
         make_moe(w, o, m)
+        return
+    if o['model_type'] == 'gpt_oss':
+        make_gpt_oss_moe(w, o, m)
         return
     w.weight(m + 'gate.weight', o['experts'], h)
     if o['topk_method'] == 'noaux_tc':
@@ -277,7 +297,9 @@ def gqa_angles(o, n):
     factor, original, fast, slow = 4, 64, 32, 1
     low, high = (d * math.log(original / (r * 2 * math.pi)) / (2 * math.log(10000))
                  for r in (fast, slow))
-    low, high = max(math.floor(low), 0), min(math.ceil(high), d - 1)
+    if o['model_type'] != 'gpt_oss':
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, d - 1)
     ramp = np.clip((np.arange(d // 2) - low) / (high - low), 0, 1)
     return np.outer(np.arange(n), f / factor * ramp + f * (1 - ramp)), mscale(factor, 1)
 
@@ -297,7 +319,8 @@ def project(w, name, x):
 def hidden_positions(o, p, n):
     """What a row must not see: later positions, and those before its window."""
     hidden, layer = np.triu(np.ones((n, n), bool), 1), int(p.split('.')[2])
-    if o['window'] and (o['model_type'] != 'qwen2_moe' or layer % 2 == 0):
+    every = o['model_type'] not in ('qwen2_moe', 'gpt_oss')
+    if o['window'] and (every or layer % 2 == 0):
         hidden |= np.tril(np.ones((n, n), bool), -o['window'])
     return hidden
 
@@ -316,7 +339,12 @@ def gqa(o, w, p, x):
     k, v = (np.repeat(t, o['heads'] // o['kv_heads'], 0) for t in (k, v))
     scores = q @ k.transpose(0, 2, 1) / math.sqrt(d)
     scores[:, hidden_positions(o, p, n)] = -np.inf
-    return project(w, p + 'o_proj', (softmax(scores) @ v).transpose(1, 0, 2).reshape(n, -1))
+    if p + 'sinks' in w:
+        sinks = np.broadcast_to(w[p + 'sinks'][:, None, None], (len(scores), n, 1))
+        scores = softmax(np.concatenate([scores, sinks], -1))[..., :-1]
+    else:
+        scores = softmax(scores)
+    return project(w, p + 'o_proj', (scores @ v).transpose(1, 0, 2).reshape(n, -1))
 
 
 def route(o, w, p, x, margins):
@@ -346,7 +374,23 @@ def route(o, w, p, x, margins):
     return order[:k], weights
 
 
+def gpt_oss_moe(o, w, p, x, margins):
+    out, k, e = np.zeros_like(x), o['top_k'], p + 'experts.'
+    for t, row in enumerate(x):
+        logits = w[p + 'router.weight'] @ row + w[p + 'router.bias']
+        order = np.argsort(-logits, kind='stable')
+        margins.append(logits[order[k - 1]] - logits[order[k]])
+        for i, weight in zip(order[:k], softmax(logits[order[:k]])):
+            y = row @ w[e + 'gate_up_proj'][i] + w[e + 'gate_up_proj_bias'][i]
+            gate, up = np.minimum(y[::2], LIMIT), np.clip(y[1::2], -LIMIT, LIMIT)
+            y = gate / (1 + np.exp(-ALPHA * gate)) * (up + 1)
+            out[t] += weight * (y @ w[e + 'down_proj'][i] + w[e + 'down_proj_bias'][i])
+    return out
+
+
 def moe(o, w, p, x, margins):
+    if o['model_type'] == 'gpt_oss':
+        return gpt_oss_moe(o, w, p, x, margins)
     if not o['shared']:
         out = np.zeros_like(x)
     elif o['model_type'] == 'qwen2_moe':

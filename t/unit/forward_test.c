@@ -16,7 +16,7 @@
 #include "t/unit/tiny_model.h"
 
 #define MAX_TOKENS 320u
-#define N_MODELS 7u
+#define N_MODELS 8u
 #define MAX_BLOCKS (MAX_TOKENS / MOE_BLOCK_TOKENS)
 
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
 static tiny_model_t model_of(size_t index)
 {
     static const char *const grouped[] = {
-        "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe", "qwen2_moe"
+        "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe", "qwen2_moe", "gpt_oss"
     };
     tiny_model_t options;
 
@@ -39,7 +39,7 @@ static tiny_model_t model_of(size_t index)
     }
     options = tiny_model_gqa(grouped[index - 1]);
     options.biases |= index == 3;
-    options.window = index == 2 ? 77 : index == 6 ? 9 : 0;
+    options.window = index == 2 ? 77 : index == 6 ? 9 : options.window;
     if (index == 2) {
         options.heads = 20;             /* more of a group than fit a panel */
         options.kv_heads = 1;
@@ -392,11 +392,11 @@ static void test_crowd(void **state)
 
 /* Rows of another sequence, shared or copied, give what computing them would have given; also when
  * the block that they are copied from is written in the same step. */
-static void test_shared_rows(void **state)
+static void check_shared_rows(tiny_model_t model)
 {
     enum { N = 100, BLOCKS = 7 };
     static const uint32_t cuts[] = {1, 15, 16, 17, 40, 63, 64, 99};
-    fixture_t f = open_model(tiny_model_defaults());
+    fixture_t f = open_model(model);
     moe_forward_options_t options = default_options(&f);
     const uint32_t vocabulary = f.options.vocabulary;
     moe_forward_t *forward;
@@ -430,6 +430,13 @@ static void test_shared_rows(void **state)
     free(whole);
     moe_forward_free(forward);
     close_model(&f);
+}
+
+
+static void test_shared_rows(void **state)
+{
+    check_shared_rows(tiny_model_defaults());
+    check_shared_rows(tiny_model_gqa("gpt_oss"));
 }
 
 

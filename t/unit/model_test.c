@@ -258,13 +258,15 @@ static void test_grouped_queries(void **state)
     } cases[] = {
         { "olmoe", MOE_QK_NORM_WHOLE, 96 }, { "mixtral", MOE_QK_NORM_NONE, 0 },
         { "qwen3_moe", MOE_QK_NORM_HEAD, 16 }, { "qwen2_moe", MOE_QK_NORM_NONE, 0 },
+        { "gpt_oss", MOE_QK_NORM_NONE, 0 },
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         tiny_model_t options = tiny_model_gqa(cases[i].family);
         const uint32_t attention = 2 * (96 + 32) * 64 + (i > 0 ? cases[i].norm_size * 2 : 96 + 32);
-        const uint32_t experts = 8 * 3 * 32 * 64;
-        const uint32_t shared = i == 3 ? 3 * 64 * 64 + 64 : 0, biases = i == 3 ? 96 + 2 * 32 : 0;
+        const uint32_t experts = 8 * (3 * 32 * 64 + (i == 4 ? 2 * 32 + 64 : 0));
+        const uint32_t shared = i == 3 ? 3 * 64 * 64 + 64 : 0;
+        const uint32_t biases = i == 3 ? 96 + 2 * 32 : i == 4 ? 96 + 2 * 32 + 64 + 6 + 8 : 0;
         const moe_layer_t *layer;
         moe_error_t error;
         moe_model_t *model = open_tiny(&options, &error);
@@ -278,6 +280,10 @@ static void test_grouped_queries(void **state)
         assert_int_equal(layer->gqa.norm, cases[i].norm);
         assert_int_equal(layer->gqa.q_norm.size, cases[i].norm_size);
         assert_int_equal(layer->gqa.k.rows, 32);
+        assert_int_equal(layer->gqa.window, i == 4 ? 12 : 0);
+        assert_int_equal(model->layers[1].gqa.window, 0);
+        assert_int_equal(layer->gqa.sinks.size, i == 4 ? 6 : 0);
+        assert_true(layer->moe.experts[7].form.limit == (i == 4 ? 0.75f : 0));
         assert_true(layer->gqa.scale == 0.25f);
         assert_true(layer->moe.router.normalise == options.normalise);
         assert_true(model->parameters
@@ -443,6 +449,22 @@ static void test_damaged_grouped_configs(void **state)
           "layer_types: entry 1 is neither" },
         { "{\"mlp_only_layers\": [2]}", NULL, "layers.2.mlp.gate_proj.weight: missing" },
     };
+    static const damage_t gpt_oss[] = {
+        { "{\"swiglu_limit\": 0}", NULL, "swiglu_limit: 0 is not within" },
+        { "{\"swiglu_alpha\": -1}", NULL, "swiglu_alpha: -1 is not within" },
+        { "{\"experts_per_token\": 4}", NULL, "experts_per_token: 4 is not within 3..3" },
+        { "{\"initial_context_length\": 32}", NULL, "initial_context_length: 32 is not within" },
+        { NULL, "rope_scaling", "rope_scaling: missing" },
+        { NULL, "sliding_window", "sliding_window: missing" },
+        { "{\"attention_bias\": false}", NULL, "_proj.bias: not part of this model (12 such" },
+        { "{\"layer_types\": [\"sliding_attention\", \"full_attention\", \"linear\"]}", NULL,
+          "layer_types: entry 2 is neither" },
+        { "{\"use_sliding_window\": true}", NULL, "use_sliding_window: unknown key" },
+        { "{\"intermediate_size\": 48}", NULL,
+          "experts.gate_up_proj: shape [8, 64, 64], expected [8, 64, 96]" },
+        { "{\"quantization_config\": {\"quant_method\": \"gptq\"}}", NULL,
+          "quantization_config: weights quantised by \"gptq\"" },
+    };
     static const damage_t qwen3[] = {
         { "{\"use_sliding_window\": true}", NULL, "sliding_window: missing" },
         { "{\"layer_types\": []}", NULL, "layer_types: unknown key" },
@@ -486,6 +508,7 @@ static void test_damaged_grouped_configs(void **state)
     check_damage(tiny_model_gqa("olmoe"), olmoe, sizeof(olmoe) / sizeof(olmoe[0]));
     check_damage(tiny_model_gqa("mixtral"), mixtral, sizeof(mixtral) / sizeof(mixtral[0]));
     check_damage(tiny_model_gqa("qwen2_moe"), qwen2, sizeof(qwen2) / sizeof(qwen2[0]));
+    check_damage(tiny_model_gqa("gpt_oss"), gpt_oss, sizeof(gpt_oss) / sizeof(gpt_oss[0]));
     check_damage(tiny_model_gqa("qwen3_moe"), qwen3, sizeof(qwen3) / sizeof(qwen3[0]));
     check_damage(tiny_model_gqa("minimax_m2"), minimax, sizeof(minimax) / sizeof(minimax[0]));
     check_damage(tiny_model_gqa("glm4_moe"), glm, sizeof(glm) / sizeof(glm[0]));

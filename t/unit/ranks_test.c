@@ -75,7 +75,7 @@ static void test_grouped_queries(void **state)
 {
     const uint32_t worlds[][2] = { { 2, 1 }, { 2, 2 }, { 4, 2 }, { 3, 3 } };
     const char *const families[] = {
-        "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe", "qwen2_moe"
+        "olmoe", "mixtral", "qwen3_moe", "minimax_m2", "glm4_moe", "qwen2_moe", "gpt_oss"
     };
 
     for (size_t m = 0; m < sizeof(families) / sizeof(families[0]); m++) {
@@ -85,7 +85,7 @@ static void test_grouped_queries(void **state)
 
         model.kv_heads = 3;
         model.biases |= m == 2;
-        model.window = m == 1 ? 20 : m == 5 ? 9 : 0;
+        model.window = m == 1 ? 20 : m == 5 ? 9 : model.window;
         f = open_model(model);
         expected = compute_alone(f, MOE_PAYLOAD_F32);
         for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++) {

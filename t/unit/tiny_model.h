@@ -84,13 +84,14 @@ static inline tiny_model_t tiny_model_v2(void)
 
 
 /* A family with grouped queries: "olmoe", "mixtral", "qwen2_moe", "qwen3_moe", "minimax_m2",
- * "glm4_moe". */
+ * "glm4_moe", "gpt_oss". */
 static inline tiny_model_t tiny_model_gqa(const char *model_type)
 {
     const int qwen2 = strcmp(model_type, "qwen2_moe") == 0;
     const int mixtral = strcmp(model_type, "mixtral") == 0;
     const int glm = strcmp(model_type, "glm4_moe") == 0;
     const int minimax = strcmp(model_type, "minimax_m2") == 0;
+    const int gpt_oss = strcmp(model_type, "gpt_oss") == 0;
     tiny_model_t options = tiny_model_defaults();
 
     options.model_type = model_type;
@@ -102,8 +103,10 @@ static inline tiny_model_t tiny_model_gqa(const char *model_type)
     options.groups = 1;
     options.groups_kept = 1;
     options.shared = qwen2 ? 2 : 0;
-    options.biases = qwen2;
-    options.normalise = mixtral;
+    options.biases = qwen2 || gpt_oss;
+    options.normalise = mixtral || gpt_oss;
+    options.window = gpt_oss ? 12 : 0;
+    options.yarn = gpt_oss;
     options.dense_layers = 0;
     options.mtp = 0;
     options.scale = 1;
@@ -283,6 +286,35 @@ static inline void tiny_mtp(tiny_files_t *files, const tiny_model_t *o, const ch
 }
 
 
+/* A tensor [count, rows, columns]. */
+static inline void tiny_stack(tiny_files_t *files, const tiny_model_t *o, const char *prefix,
+                              const char *name, uint32_t count, uint32_t rows, uint32_t columns)
+{
+    char full[128];
+
+    tiny_tensor(files, o->dtype, prefix, name, count * rows, columns, 0,
+                sqrtf(3.0f / (float) rows));
+    snprintf(full, sizeof(full), "%s%s", prefix, name);
+    json_object_set_new(json_object_get(files->header, full), "shape",
+                        json_pack("[i, i, i]", count, rows, columns));
+}
+
+
+/* gpt-oss: experts lie [in, out], gate and up in turn. */
+static inline void tiny_gpt_oss_moe(tiny_files_t *files, const tiny_model_t *o, const char *prefix)
+{
+    const uint32_t width = o->expert_width;
+
+    tiny_weight(files, o, prefix, "router.weight", o->experts, o->hidden);
+    tiny_tensor(files, o->dtype, prefix, "router.bias", o->experts, 0, 0, 0.5f);
+    tiny_stack(files, o, prefix, "experts.gate_up_proj", o->experts, o->hidden, 2 * width);
+    tiny_tensor(files, o->dtype, prefix, "experts.gate_up_proj_bias", o->experts, 2 * width, 0,
+                0.5f);
+    tiny_stack(files, o, prefix, "experts.down_proj", o->experts, width, o->hidden);
+    tiny_tensor(files, o->dtype, prefix, "experts.down_proj_bias", o->experts, o->hidden, 0, 0.5f);
+}
+
+
 static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, uint32_t i)
 {
     const uint32_t q = o->heads * o->head, kv = o->kv_heads * o->head;
@@ -291,6 +323,7 @@ static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, ui
     const int whole = strcmp(o->model_type, "olmoe") == 0 || minimax;
     const int mixtral = strcmp(o->model_type, "mixtral") == 0;
     const int qwen2 = strcmp(o->model_type, "qwen2_moe") == 0;
+    const int gpt_oss = strcmp(o->model_type, "gpt_oss") == 0;
     char prefix[64];
 
     snprintf(prefix, sizeof(prefix), "model.layers.%u.", i);
@@ -312,7 +345,10 @@ static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, ui
     if (o->biases && !glm && !qwen2) {
         tiny_tensor(files, o->dtype, prefix, "o_proj.bias", o->hidden, 0, 0, 0.5f);
     }
-    if (!mixtral && !qwen2 && (o->qk_norm || !(glm || minimax))) {
+    if (gpt_oss) {
+        tiny_tensor(files, o->dtype, prefix, "sinks", o->heads, 0, 0, 2);
+    }
+    if (!mixtral && !qwen2 && !gpt_oss && (o->qk_norm || !(glm || minimax))) {
         tiny_norm(files, o, prefix, "q_norm.weight", whole ? q : o->head);
         tiny_norm(files, o, prefix, "k_norm.weight", whole ? kv : o->head);
     }
@@ -321,7 +357,8 @@ static inline void tiny_gqa_layer(tiny_files_t *files, const tiny_model_t *o, ui
     if (i < o->dense_layers) {
         tiny_ffn(files, o, prefix, o->dense_width);
     } else {
-        (mixtral || minimax ? tiny_mixtral_moe : tiny_moe)(files, o, prefix);
+        (mixtral || minimax ? tiny_mixtral_moe : gpt_oss ? tiny_gpt_oss_moe : tiny_moe)(files, o,
+                                                                                        prefix);
     }
 }
 
@@ -384,6 +421,7 @@ static inline json_t *tiny_gqa_config(const tiny_model_t *o)
 {
     const int mixtral = strcmp(o->model_type, "mixtral") == 0;
     const int sigmoid = strcmp(o->scoring, "sigmoid") == 0;
+    const int gpt_oss = strcmp(o->model_type, "gpt_oss") == 0;
     const int qwen2 = strcmp(o->model_type, "qwen2_moe") == 0;
     const int qwen = qwen2 || strcmp(o->model_type, "qwen3_moe") == 0;
     json_t *dense = json_array(), *config = json_pack(
@@ -399,17 +437,17 @@ static inline json_t *tiny_gqa_config(const tiny_model_t *o)
     if (sigmoid) {
         tiny_sigmoid_config(config, o);
     } else {
-        json_object_set_new(config, mixtral ? "num_local_experts" : "num_experts",
+        json_object_set_new(config, mixtral || gpt_oss ? "num_local_experts" : "num_experts",
                             json_integer(o->experts));
     }
-    if (!mixtral && !sigmoid) {
+    if (!mixtral && !sigmoid && !gpt_oss) {
         json_object_set_new(config, "norm_topk_prob", json_boolean(o->normalise));
     }
     for (uint32_t i = 0; i < o->dense_layers; i++) {
         json_array_append_new(dense, json_integer(i));
     }
-    if (o->biases && !qwen2) {
-        json_object_set_new(config, "attention_bias", json_true());
+    if ((o->biases || gpt_oss) && !qwen2) {
+        json_object_set_new(config, "attention_bias", json_boolean(o->biases));
     }
     if (qwen2) {
         json_object_set_new(config, "qkv_bias", json_boolean(o->biases));
@@ -430,6 +468,10 @@ static inline json_t *tiny_gqa_config(const tiny_model_t *o)
         json_object_set_new(config, "rope_scaling", json_pack(
             "{s:s, s:f, s:i}", "rope_type", "yarn", "factor", 4.0,
             "original_max_position_embeddings", 64));
+    }
+    if (gpt_oss) {                      /* a limit that is met often */
+        json_object_set_new(config, "swiglu_limit", json_real(0.75));
+        json_object_set_new(json_object_get(config, "rope_scaling"), "truncate", json_false());
     }
     json_decref(dense);
     return config;
