@@ -12,6 +12,7 @@ typedef struct {
     double mixer, dense, shared, expert, router;
     double cached;              /* numbers per position in the cache */
     double attended;            /* operations per row and position that it attends to */
+    double window;              /* positions that a row sees at most; 0: all */
 } shapes_t;
 
 /* Seconds of a layer for one batch of rows. */
@@ -44,6 +45,7 @@ static void add_gqa(shapes_t *shapes, const moe_gqa_t *gqa, double hidden)
     shapes->cached = 2 * kv_heads * head;
     shapes->mixer = 2 * hidden * head * (heads + kv_heads);
     shapes->attended = 4 * heads * head;
+    shapes->window = gqa->window;
 }
 
 
@@ -151,8 +153,10 @@ static double attention(const moe_plan_hardware_t *hardware, const moe_plan_work
                         const shapes_t *shapes, double rows)
 {
     const int decode = work->mode == MOE_PLAN_DECODE;
-    const double positions = decode ? work->context : work->context / 2.0;
-    const double read = decode ? rows * work->context : rows;
+    const double context = work->context;
+    const double seen = shapes->window > 0 && shapes->window < context ? shapes->window : context;
+    const double positions = decode ? seen : seen - seen * seen / (2 * context);
+    const double read = decode ? rows * seen : rows;
 
     return longer(rows * positions * shapes->attended / hardware->attention_flops,
                   read * shapes->cached * work->kv_size / hardware->bandwidth);
