@@ -160,7 +160,7 @@ for my $case (@{$golden->{cases}}) {
          "$name: its sizes");
     like($text, qr/^  mixer +(MLA|GQA), [^()]*$/m, "$name: its mixer");
     like($text, qr/^end of text +1$/m, "$name: its end of text");
-    like($text, qr/^tokenizer +$vocabulary tokens$/m, "$name: its tokenizer");
+    like($text, qr/^tokenizer +$vocabulary tokens, BPE$/m, "$name: its tokenizer");
     check_refusals($name, $config);
     serve($name, $config, $case->{greedy}) if !$seen{$config->{model_type}}++
         || $config->{quantization_config};

@@ -24,6 +24,20 @@ sub synth {
     return $path;
 }
 
+# The demo model with a template that shows tools.
+sub with_tools {
+    my $path = "$directory/tools";
+
+    mkdir $path or die "$path: $!";
+    for my $file (glob "$Moe::Server::MODEL/*") {
+        symlink $file, "$path/" . ($file =~ s{.*/}{}r) or die "$path: $!";
+    }
+    open my $out, '>', "$path/chat_template.jinja" or die "$path: $!";
+    print $out '{% if tools %}{{ tools | tojson }}<tool_call>{"name": }</tool_call>{% endif %}';
+    close $out or die "$path: $!";
+    return $path;
+}
+
 # What, and lines of what is said of it.
 my @cases = (
     [$Moe::Server::MODEL,
@@ -40,7 +54,10 @@ my @cases = (
      '  F32          4, 256 bytes',
      'end of text    1',
      'sampling       temperature 0',
-     'tokenizer      2048 tokens'],
+     'tokenizer      2048 tokens, BPE',
+     'chat template  380 bytes',
+     '  tool calls   none',
+     '  reasoning    none'],
     [synth('qwen3-tiny', '--type', 'q4_0'),
      'family         qwen3_moe',
      'sizes          hidden 256, vocabulary 2560, context 4096',
@@ -56,7 +73,13 @@ my @cases = (
     [synth('deepseek-tiny', '--type', 'q4_k'),
      '  rope         yarn, factor 40, theta 10000, 16 dimensions in neighbouring pairs'],
     [synth('olmoe-tiny'), '  mixer        GQA, 4 heads of 64, 4 of keys and values, q and k normalised, softmax scale 0.125'],
+    [with_tools(), 'chat template  78 bytes, shows tools', '  tool calls   hermes',
+     '  reasoning    none'],
     [synth('mixtral-tiny'), 'family         mixtral'],
+    [synth('gpt-oss-tiny'),
+     '  mixer        GQA, 8 heads of 64, 2 of keys and values, biases in all projections, sinks, softmax scale 0.125',
+     '  rope         yarn, factor 32, theta 150000, 64 dimensions in halves, magnitude 1.346574',
+     '  window       of 128 tokens in 1 layers'],
 );
 
 for my $case (@cases) {

@@ -267,6 +267,25 @@ static void print_tensors(const moe_tensors_t *tensors)
 }
 
 
+static void print_texts(const moe_loaded_t *loaded)
+{
+    char text[32];
+    size_t size;
+
+    moe_chat_source(loaded->chat, &size);
+    printf(LABEL "%u tokens, %s\n", "tokenizer", moe_tokenizer_size(loaded->tokenizer),
+           moe_tokenizer_kind(loaded->tokenizer));
+    if (size == 0) {
+        printf(LABEL "none\n", "chat template");
+        return;
+    }
+    printf(LABEL "%s bytes%s\n", "chat template", grouped(text, size),
+           moe_chat_takes_tools(loaded->chat) ? ", shows tools" : "");
+    printf(LABEL "%s\n", "  tool calls", moe_answer_format_tools(loaded->answers));
+    printf(LABEL "%s\n", "  reasoning", moe_answer_format_reasoning(loaded->answers));
+}
+
+
 static int inspect(int argc, char **argv)
 {
     const char *path = NULL;
@@ -301,9 +320,9 @@ static int inspect(int argc, char **argv)
         print_tensors(model->tensors);
     }
     loaded.model = model;
-    rc = moe_loaded_open_texts(&loaded, path, NULL, &error);
+    rc = moe_loaded_open_texts(&loaded, &(moe_engine_options_t) { .model = path }, &error);
     if (rc == 0) {
-        printf(LABEL "%u tokens\n", "tokenizer", moe_tokenizer_size(loaded.tokenizer));
+        print_texts(&loaded);
     }
     moe_loaded_close(&loaded);
     return rc == 0 ? 0 : moe_command_fail(&error);

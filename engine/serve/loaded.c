@@ -19,13 +19,32 @@
 #define PROMPT_OUTPUTS 32u          /* rows of a step whose logits only prompt_logprobs wants */
 
 
-int moe_loaded_open_texts(moe_loaded_t *loaded, const char *path, const char *chat_template,
+static int open_answers(moe_loaded_t *loaded, const moe_engine_options_t *options,
+                        moe_error_t *error)
+{
+    size_t size;
+    const char *template = moe_chat_source(loaded->chat, &size);
+    const moe_answer_settings_t settings = {
+        .chat_template = { template, (uint32_t) size },
+        .tool_parser = options->tool_parser,
+        .reasoning_parser = options->reasoning_parser
+    };
+
+    loaded->answers = moe_answer_format_create(&settings, loaded->tokenizer, error);
+    return loaded->answers ? 0 : -1;
+}
+
+
+int moe_loaded_open_texts(moe_loaded_t *loaded, const moe_engine_options_t *options,
                           moe_error_t *error)
 {
     const moe_model_t *model = loaded->model;
     size_t size;
 
-    if (moe_texts_open(path, chat_template, &loaded->tokenizer, &loaded->chat, error) != 0) {
+    if (moe_texts_open(options->model, options->chat_template, &loaded->tokenizer, &loaded->chat,
+                       error) != 0
+        || open_answers(loaded, options, error) != 0)
+    {
         return -1;
     }
     loaded->usable = malloc(model->vocabulary);
@@ -41,22 +60,6 @@ int moe_loaded_open_texts(moe_loaded_t *loaded, const char *path, const char *ch
         loaded->usable[id] = moe_tokenizer_piece(loaded->tokenizer, id, &size) != NULL;
     }
     return 0;
-}
-
-
-static int open_answers(moe_loaded_t *loaded, const moe_engine_options_t *options,
-                        moe_error_t *error)
-{
-    size_t size;
-    const char *template = moe_chat_source(loaded->chat, &size);
-    const moe_answer_settings_t settings = {
-        .chat_template = { template, (uint32_t) size },
-        .tool_parser = options->tool_parser,
-        .reasoning_parser = options->reasoning_parser
-    };
-
-    loaded->answers = moe_answer_format_create(&settings, loaded->tokenizer, error);
-    return loaded->answers ? 0 : -1;
 }
 
 
@@ -215,8 +218,7 @@ int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
     if (loaded->model == NULL) {
         return -1;
     }
-    if (moe_loaded_open_texts(loaded, options->model, options->chat_template, error) != 0
-        || open_answers(loaded, options, error) != 0
+    if (moe_loaded_open_texts(loaded, options, error) != 0
         || open_ranks(loaded, options, events, error) != 0
         || open_groups(loaded, options, error) != 0
         || open_samplers(loaded, error) != 0)

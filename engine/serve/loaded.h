@@ -40,9 +40,10 @@ int moe_loaded_open(moe_loaded_t *loaded, const moe_engine_options_t *options,
                     const moe_loaded_events_t *events, moe_error_t *error);
 void moe_loaded_close(moe_loaded_t *loaded);
 
-/* For a loaded->model that is open already: its tokenizer, chat template and usable ids, no weights.
- * -1 with MOE_BAD_MODEL or MOE_LIMIT; either way moe_loaded_close ends it, the model included. */
-int moe_loaded_open_texts(moe_loaded_t *loaded, const char *path, const char *chat_template,
+/* For a loaded->model that is open already: its tokenizer, chat template, form of answers and
+ * usable ids, no weights.  -1 with MOE_BAD_MODEL, MOE_INVALID or MOE_LIMIT; either way
+ * moe_loaded_close ends it, the model included. */
+int moe_loaded_open_texts(moe_loaded_t *loaded, const moe_engine_options_t *options,
                           moe_error_t *error);
 
 #endif

@@ -198,6 +198,12 @@ int moe_tokenizer_encode(const moe_tokenizer_t *tokenizer, const moe_text_t *tex
 }
 
 
+const char *moe_tokenizer_kind(const moe_tokenizer_t *tokenizer)
+{
+    return tokenizer->model->unigram != NULL ? "Unigram" : "BPE";
+}
+
+
 uint32_t moe_tokenizer_size(const moe_tokenizer_t *tokenizer)
 {
     return tokenizer->n_pieces;

@@ -36,6 +36,9 @@ enum {
 int moe_tokenizer_encode(const moe_tokenizer_t *tokenizer, const moe_text_t *text, unsigned flags,
                          size_t limit, moe_ids_t *ids, moe_error_t *error);
 
+/* What makes ids of pieces: "BPE" or "Unigram". */
+const char *moe_tokenizer_kind(const moe_tokenizer_t *tokenizer);
+
 /* Number of ids: the highest id in use + 1 (there may be holes). */
 uint32_t moe_tokenizer_size(const moe_tokenizer_t *tokenizer);
 
