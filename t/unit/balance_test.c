@@ -46,7 +46,7 @@ static void check_switches(const fixture_t *f, const moe_ranks_options_t *option
 
 
 /* Rows are counted as soon as the last move is over, so experts move nearly all the time, in pieces
- * of a few bytes or a layer in a step. */
+ * of a few bytes or a layer in a step.  Biases of experts move with them. */
 static void test_same_bits(void **state)
 {
     static const struct {
@@ -54,19 +54,22 @@ static void test_same_bits(void **state)
         moe_payload_t exchange;
         moe_overlap_t overlap;
         uint64_t step_bytes;
+        const char *model_type;         /* NULL: the tiny model's default */
     } cases[] = {
-        { 2, 1, 2, 5, MOE_PAYLOAD_F32, MOE_OVERLAP_SHARED, 1000 },
-        { 2, 1, 8, 5, MOE_PAYLOAD_F32, MOE_OVERLAP_SHARED, 5000 },
-        { 2, 2, 4, 70, MOE_PAYLOAD_INT8, MOE_OVERLAP_TWO_BATCH, 10000 },
-        { 3, 1, 1, 5, MOE_PAYLOAD_BF16, MOE_OVERLAP_OFF, 1u << 20 },
-        { 4, 1, 4, 5, MOE_PAYLOAD_F32, MOE_OVERLAP_SHARED, 1u << 20 },
-        { 4, 2, 8, 70, MOE_PAYLOAD_FP8, MOE_OVERLAP_TWO_BATCH, 4096 },
-        { 8, 1, 8, 70, MOE_PAYLOAD_INT8, MOE_OVERLAP_SHARED, 3333 },
-        { 8, 1, 56, 70, MOE_PAYLOAD_F32, MOE_OVERLAP_SHARED, 0 },
+        { 2, 1, 2, 5, MOE_PAYLOAD_F32, MOE_OVERLAP_SHARED, 1000, NULL },
+        { 2, 1, 8, 5, MOE_PAYLOAD_F32, MOE_OVERLAP_SHARED, 5000, NULL },
+        { 2, 2, 4, 70, MOE_PAYLOAD_INT8, MOE_OVERLAP_TWO_BATCH, 10000, NULL },
+        { 3, 1, 1, 5, MOE_PAYLOAD_BF16, MOE_OVERLAP_OFF, 1u << 20, NULL },
+        { 4, 1, 4, 5, MOE_PAYLOAD_F32, MOE_OVERLAP_SHARED, 1u << 20, NULL },
+        { 4, 2, 8, 70, MOE_PAYLOAD_FP8, MOE_OVERLAP_TWO_BATCH, 4096, NULL },
+        { 8, 1, 8, 70, MOE_PAYLOAD_INT8, MOE_OVERLAP_SHARED, 3333, NULL },
+        { 8, 1, 56, 70, MOE_PAYLOAD_F32, MOE_OVERLAP_SHARED, 0, NULL },
+        { 4, 2, 8, 70, MOE_PAYLOAD_F32, MOE_OVERLAP_SHARED, 1111, "gpt_oss" },
     };
-    fixture_t *f = open_model(tiny_model_defaults());
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fixture_t *f = open_model(cases[i].model_type ? tiny_model_gqa(cases[i].model_type)
+                                                      : tiny_model_defaults());
         moe_ranks_options_t options = rank_options(f, cases[i].ranks);
         float *expected = compute_alone(f, cases[i].exchange);
 
@@ -81,8 +84,8 @@ static void test_same_bits(void **state)
                        cases[i].redundant == (cases[i].ranks - 1) * f->options.experts ? 0 : 4,
                        expected);
         free(expected);
+        close_model(f);
     }
-    close_model(f);
 }
 
 
