@@ -12,51 +12,11 @@ my $vocabulary = 288;
 my $context = 4096;         # of what is served: some templates take a page
 my @families;
 
-# How these families write chats; where a name of t/golden/templates stands, as that file does.  The
-# others' is qwen3's.
-my $deepseek = <<'END';
-{{ bos_token }}{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}
-{%- if tools %}{{ '\n\n## Tools\n' }}{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}{% endif %}
-{%- for m in messages %}
-{%- if m.role == 'user' %}{{ '<｜User｜>' + m.content }}
-{%- elif m.role == 'assistant' %}{{ '<｜Assistant｜>' + (m.content or '') }}
-{%- if m.tool_calls %}{{ '<｜tool▁calls▁begin｜>' }}
-{%- for call in m.tool_calls %}{{ '<｜tool▁call▁begin｜>' + call.function.name + '<｜tool▁sep｜>' }}
-{{- call.function.arguments | tojson }}{{ '<｜tool▁call▁end｜>' }}{% endfor %}
-{{- '<｜tool▁calls▁end｜>' }}{% endif %}{{ '<｜end▁of▁sentence｜>' }}
-{%- elif m.role == 'tool' %}{{ '<｜tool▁output▁begin｜>' + m.content + '<｜tool▁output▁end｜>' }}{% endif %}
-{%- endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜><think>' }}{% endif %}
-END
-my $kimi = <<'END';
-{%- if tools %}{{ '<|im_system|>tool_declare<|im_middle|>' + (tools | tojson) + '<|im_end|>' }}{% endif %}
-{%- for m in messages %}
-{%- if m.role == 'assistant' %}{{ '<|im_assistant|>assistant' }}
-{%- elif m.role == 'user' %}{{ '<|im_user|>user' }}{% else %}{{ '<|im_system|>' + m.role }}{% endif %}
-{{- '<|im_middle|>' }}{% if m.role == 'tool' %}{{ '## Return of ' + m.tool_call_id + '\n' }}{% endif %}
-{{- m.content or '' }}
-{%- if m.tool_calls %}{{ '<|tool_calls_section_begin|>' }}
-{%- for call in m.tool_calls %}{{ '<|tool_call_begin|>' + call.id + '<|tool_call_argument_begin|>' }}
-{{- call.function.arguments | tojson }}{{ '<|tool_call_end|>' }}{% endfor %}
-{{- '<|tool_calls_section_end|>' }}{% endif %}{{ '<|im_end|>' }}
-{%- endfor %}{% if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}
-END
-my $minimax = <<'END';
-{{- ']~!b[' }}{% for m in messages if m.role == 'system' %}{{ ']~b]system\n' + m.content }}
-{%- if tools %}{% for tool in tools %}{{ '\n<tool>' }}{{ tool.function | tojson }}{{ '</tool>' }}{% endfor %}{% endif %}
-{{- '[e~[\n' }}{% endfor %}{% for m in messages %}
-{%- if m.role == 'user' %}{{ ']~b]user\n' + m.content + '[e~[\n' }}
-{%- elif m.role == 'assistant' %}{{ ']~b]ai\n' + (m.content or '') }}
-{%- if m.tool_calls %}{{ '<minimax:tool_call>\n' }}
-{%- for call in m.tool_calls %}{{ '<invoke name="' + call.function.name + '">\n' }}
-{%- for key, value in call.function.arguments.items() %}
-{{- '<parameter name="' + key + '">' + value + '</parameter>\n' }}{% endfor %}{{ '</invoke>\n' }}{% endfor %}
-{{- '</minimax:tool_call>' }}{% endif %}{{ '[e~[\n' }}
-{%- elif m.role == 'tool' %}{{ ']~b]tool\n<response>' + m.content + '</response>[e~[\n' }}{% endif %}
-{%- endfor %}{% if add_generation_prompt %}{{ ']~b]ai\n<think>\n' }}{% endif %}
-END
+# How these families write chats: templates of the golden data.  The others' is qwen3's.
 my %template = (
-    deepseek_v2 => $deepseek, deepseek_v3 => $deepseek, kimi_k2 => $kimi, minimax_m2 => $minimax,
-    glm4_moe => 'glm_4_5', glm4_moe_lite => 'glm_4_7', gpt_oss => 'gpt_oss',
+    deepseek_v2 => 'deepseek_v3_1', deepseek_v3 => 'deepseek_v3_1', kimi_k2 => 'kimi_k2',
+    minimax_m2 => 'minimax_m2', glm4_moe => 'glm_4_5', glm4_moe_lite => 'glm_4_7',
+    gpt_oss => 'gpt_oss',
 );
 
 chmod 0755, $models;
@@ -129,12 +89,10 @@ sub serve {
     my ($name, $config, $greedy) = @_;
     my $template = $template{$config->{model_type}} // 'qwen3';
 
-    utf8::encode($template);
-    $template = file_content("t/golden/templates/$template.jinja") if $template =~ /^\w+$/;
-
     write_file("$models/$name/config.json",
                json_encode({ %$config, max_position_embeddings => $context }));
-    write_file("$models/$name/chat_template.jinja", $template);
+    write_file("$models/$name/chat_template.jinja",
+               file_content("t/golden/templates/$template.jinja"));
     push @families, { name => $name, greedy => $greedy };
     return;
 }
