@@ -29,6 +29,7 @@
 
 struct moe_chat_s {
     moe_template_t *template;       /* NULL: the model has none */
+    moe_chat_t *tool_use;           /* the format of chats with tools; NULL: the same */
     json_t *special;                /* name -> token text */
     json_t *roles;                  /* trusted_fields of the template */
     moe_chat_form_t form;
@@ -77,30 +78,58 @@ static int load_file(const char *path, int optional, moe_template_t **template,
 }
 
 
-/* The template of a "chat_template" member: a string, or the one named "default" of a list. */
-static const json_t *named_template(const json_t *member)
+/* One of a list of named templates; NULL when there is none of that name. */
+static const json_t *named_template(const json_t *list, const char *wanted)
 {
-    for (size_t i = 0; i < json_array_size(member); i++) {
-        const json_t *entry = json_array_get(member, i), *name = json_object_get(entry, "name");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i), *name = json_object_get(entry, "name");
 
-        if (json_is_string(name) && strcmp(json_string_value(name), "default") == 0) {
+        if (json_is_string(name) && strcmp(json_string_value(name), wanted) == 0) {
             return json_object_get(entry, "template");
         }
     }
-    return member;
+    return NULL;
 }
 
 
-static int load_member(const json_t *file, const char *name, moe_template_t **template,
-                       moe_error_t *error)
+/* The same format with another template; its tokens must be known already. */
+static moe_chat_t *new_variation(const moe_chat_t *chat, const json_t *source, moe_error_t *error)
 {
-    const json_t *source = named_template(json_object_get(file, "chat_template"));
+    moe_chat_t *variation = calloc(1, sizeof(*variation));
+
+    if (variation == NULL) {
+        moe_fail(error, MOE_LIMIT, "out of memory");
+        return NULL;
+    }
+    variation->special = json_incref(chat->special);
+    variation->roles = json_incref(chat->roles);
+    variation->template = moe_template_parse(json_string_value(source),
+                                             json_string_length(source), error);
+    if (variation->template == NULL) {
+        moe_chat_free(variation);
+        return NULL;
+    }
+    return variation;
+}
+
+
+/* A "chat_template" member: a string, or a list with "default" and maybe "tool_use". */
+static int load_member(moe_chat_t *chat, const json_t *file, const char *name, moe_error_t *error)
+{
+    const json_t *member = json_object_get(file, "chat_template");
+    const json_t *source = json_is_array(member) ? named_template(member, "default") : member;
+    const json_t *tool_use = named_template(member, "tool_use");
 
     if (!json_is_string(source)) {
         return 0;
     }
-    *template = moe_template_parse(json_string_value(source), json_string_length(source), error);
-    return *template == NULL ? moe_fail_in(error, "%s: chat_template", name) : 1;
+    chat->template = moe_template_parse(json_string_value(source), json_string_length(source),
+                                        error);
+    if (chat->template != NULL && json_is_string(tool_use)) {
+        chat->tool_use = new_variation(chat, tool_use, error);
+    }
+    return chat->template == NULL || (json_is_string(tool_use) && chat->tool_use == NULL)
+           ? moe_fail_in(error, "%s: chat_template", name) : 1;
 }
 
 
@@ -119,7 +148,7 @@ static int load_template(moe_chat_t *chat, const char *directory, const char *ov
     }
     found = load_file(path, 1, &chat->template, error);
     if (found == 0) {
-        found = load_member(config, "tokenizer_config.json", &chat->template, error);
+        found = load_member(chat, config, "tokenizer_config.json", error);
     }
     if (found != 0) {
         return found;
@@ -128,7 +157,7 @@ static int load_template(moe_chat_t *chat, const char *directory, const char *ov
     if (file == NULL) {
         return error->code == MOE_OK ? 0 : -1;
     }
-    found = load_member(file, "chat_template.json", &chat->template, error);
+    found = load_member(chat, file, "chat_template.json", error);
     json_decref(file);
     return found;
 }
@@ -338,6 +367,14 @@ static const char *reasoning_member(const moe_template_t *template)
 }
 
 
+static void find_form(moe_chat_t *chat)
+{
+    chat->form.takes_parts = takes_parts(chat);
+    chat->form.knows_developer = moe_template_mentions(chat->template, "developer", 0);
+    chat->form.reasoning = reasoning_member(chat->template);
+}
+
+
 /* The format once its parts were read; `status`: whether they were. */
 static moe_chat_t *finish(moe_chat_t *chat, int status)
 {
@@ -346,9 +383,10 @@ static moe_chat_t *finish(moe_chat_t *chat, int status)
         return NULL;
     }
     if (chat->template != NULL) {
-        chat->form.takes_parts = takes_parts(chat);
-        chat->form.knows_developer = moe_template_mentions(chat->template, "developer", 0);
-        chat->form.reasoning = reasoning_member(chat->template);
+        find_form(chat);
+    }
+    if (chat->tool_use != NULL) {
+        find_form(chat->tool_use);
     }
     return chat;
 }
@@ -385,7 +423,7 @@ moe_chat_t *moe_chat_create(const json_t *config, const char *where, const char 
     found = add_special(chat, config, NULL, error);
     if (found == 0) {
         found = override != NULL ? load_file(override, 0, &chat->template, error)
-                                 : load_member(config, where, &chat->template, error);
+                                 : load_member(chat, config, where, error);
     }
     return finish(chat, found == -1 ? -1 : 0);
 }
@@ -394,6 +432,7 @@ moe_chat_t *moe_chat_create(const json_t *config, const char *where, const char 
 void moe_chat_free(moe_chat_t *chat)
 {
     if (chat != NULL) {
+        moe_chat_free(chat->tool_use);
         moe_template_free(chat->template);
         json_decref(chat->special);
         json_decref(chat->roles);
@@ -405,13 +444,15 @@ void moe_chat_free(moe_chat_t *chat)
 const char *moe_chat_source(const moe_chat_t *chat, size_t *size)
 {
     *size = 0;
+    chat = chat->tool_use != NULL ? chat->tool_use : chat;
     return chat->template != NULL ? moe_template_source(chat->template, size) : "";
 }
 
 
 int moe_chat_takes_tools(const moe_chat_t *chat)
 {
-    return chat->template != NULL && moe_template_mentions(chat->template, "tools", 0);
+    return chat->tool_use != NULL
+           || (chat->template != NULL && moe_template_mentions(chat->template, "tools", 0));
 }
 
 
@@ -586,6 +627,7 @@ int moe_chat_render(const moe_chat_t *chat, const moe_chat_request_t *request, m
     if (chat->template == NULL) {
         return moe_fail(error, MOE_INVALID, "the model has no chat template");
     }
+    chat = request->tools.size > 0 && chat->tool_use != NULL ? chat->tool_use : chat;
     messages = moe_chat_messages_parse(request->messages.data, request->messages.size,
                                        &chat->form, error);
     if (messages != NULL && (variables = new_variables(request, error)) != NULL) {

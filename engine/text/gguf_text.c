@@ -534,10 +534,15 @@ moe_chat_t *moe_gguf_chat(const json_t *metadata, const char *where, const char 
 {
     json_t *config = json_object();
     json_t *template = json_object_get(metadata, "tokenizer.chat_template");
+    json_t *tool_use = json_object_get(metadata, "tokenizer.chat_template.tool_use");
     moe_chat_t *chat = NULL;
     int rc = 0;
 
-    if (template != NULL) {
+    if (template != NULL && tool_use != NULL) {
+        json_object_set_new(config, "chat_template",
+                            json_pack("[{s:s, s:O}, {s:s, s:O}]", "name", "default", "template",
+                                      template, "name", "tool_use", "template", tool_use));
+    } else if (template != NULL) {
         json_object_set(config, "chat_template", template);
     }
     for (size_t i = 0; rc == 0 && i < sizeof(special_tokens) / sizeof(special_tokens[0]); i++) {

@@ -275,6 +275,30 @@ static void arguments(void **state)
 }
 
 
+/* A template for chats with tools beside the usual one. */
+static void two_templates(void)
+{
+    const char *const files[] = {
+        "tokenizer_config.json",
+        "{\"bos_token\":\"T\",\"chat_template\":[{\"name\":\"default\",\"template\":\"D\"},"
+        "{\"name\":\"tool_use\",\"template\":\"U{{ bos_token }}{{ messages[0].thinking }}\"}]}", NULL
+    };
+    const char *messages = "[{\"role\":\"user\",\"content\":\"\",\"reasoning\":\"r\"}]";
+    char *directory = directory_of(files), *text;
+    moe_chat_t *chat = load(directory, NULL);
+    size_t size;
+
+    expect(chat, messages, NULL, 0, "‹D›");
+    text = render_tools(chat, messages, "[{}]", NULL, 0);
+    assert_string_equal(text, "‹UT›r");
+    free(text);
+    assert_true(moe_chat_takes_tools(chat));
+    assert_int_equal('U', *moe_chat_source(chat, &size));
+    moe_chat_free(chat);
+    remove_directory(directory);
+}
+
+
 static void tools(void **state)
 {
     static const struct {
@@ -305,6 +329,7 @@ static void tools(void **state)
     assert_true(moe_chat_takes_tools(chat));
     moe_chat_free(chat);
     remove_directory(directory);
+    two_templates();
     chat = load(DEMO, NULL);
     assert_false(moe_chat_takes_tools(chat));
     moe_chat_free(chat);
@@ -509,6 +534,9 @@ static void damaged_models(void **state)
         { { "chat_template.jinja", "a\n{% if %}" },
           "chat_template.jinja: template line 2: expected an expression" },
         { { "tokenizer_config.json", "{\"chat_template\":\"{{\"}" },
+          "tokenizer_config.json: chat_template: template line 1: tag without end" },
+        { { "tokenizer_config.json", "{\"chat_template\":[{\"name\":\"default\",\"template\":\"\"},"
+            "{\"name\":\"tool_use\",\"template\":\"{{\"}]}" },
           "tokenizer_config.json: chat_template: template line 1: tag without end" },
         { { "tokenizer_config.json", "{" }, "tokenizer_config.json: " },
         { { "special_tokens_map.json", "[]" }, "special_tokens_map.json: not a JSON object" },

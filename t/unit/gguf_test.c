@@ -793,6 +793,12 @@ static void test_damaged_texts(void **state)
             chat = moe_gguf_chat(metadata, "x.gguf", NULL, &error);
             assert_null(chat);
             assert_non_null(strstr(error.message, "x.gguf: chat_template: template line 1"));
+            json_object_set_new(metadata, "tokenizer.chat_template", json_string("plain"));
+            json_object_set_new(metadata, "tokenizer.chat_template.tool_use", json_string("tools"));
+            chat = moe_gguf_chat(metadata, "x.gguf", NULL, &error);
+            assert_non_null(chat);
+            assert_true(moe_chat_takes_tools(chat));
+            moe_chat_free(chat);
         } else if (tokenizer != NULL || strstr(error.message, cases[i].message) == NULL
                    || strncmp(error.message, "x.gguf: ", 8) != 0)
         {
