@@ -69,6 +69,7 @@ static const moe_gguf_key_t common_keys[] = {
     { "rope.freq_base", "rope_theta" },
     { "rope.scaling.finetuned", NULL },
     { "rope.scaling.type", NULL },
+    { "tensor_data_layout", NULL },
     { "vocab_size", "vocab_size" },
     { NULL, NULL }
 };
