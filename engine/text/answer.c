@@ -228,6 +228,9 @@ int moe_answer_put_trimmed(moe_answer_t *answer, moe_delta_kind_t kind, const ch
 {
     size_t end = size, start = 0;
 
+    if (size == 0) {
+        return 0;
+    }
     while (end > 0 && moe_is_json_space(data[end - 1])) {
         end--;
     }

@@ -106,14 +106,15 @@ static int give_up(moe_answer_t *answer)
 /* The word behind `key` in the header. */
 static moe_string_t find_word(const moe_answer_t *answer, const char *key, size_t key_size)
 {
-    const char *data = answer->block.data, *end = data + answer->block.size, *word, *at;
+    const moe_buffer_t *header = &answer->block;
+    const char *word = header->size ? memmem(header->data, header->size, key, key_size) : NULL;
+    const char *at;
 
-    word = answer->block.size ? memmem(data, answer->block.size, key, key_size) : NULL;
     if (word == NULL) {
         return (moe_string_t) { .size = 0 };
     }
     word += key_size;
-    for (at = word; at < end && !moe_is_json_space(*at) && *at != '<'
+    for (at = word; at < header->data + header->size && !moe_is_json_space(*at) && *at != '<'
          && (unsigned char) *at != MOE_MARK; at++)
     {
         continue;
