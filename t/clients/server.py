@@ -111,7 +111,7 @@ def worker_user(prefix):
 class Server:
     """slow: an engine of portable C, some tens of tokens per second, for what is to last."""
 
-    def __init__(self, model_block="", slow=False):
+    def __init__(self, model_block="", slow=False, model=MODEL):
         self.prefix = pathlib.Path(tempfile.mkdtemp(prefix="moe-clients-"))
         self.prefix.chmod(0o755)
         self.port, self.h2_port, self.tls_port = free_ports(3)
@@ -120,7 +120,7 @@ class Server:
                         "-subj", "/CN=localhost", "-batch", "-keyout", self.prefix / "key.pem",
                         "-out", self.prefix / "cert.pem"], check=True, capture_output=True)
         (self.prefix / "nginx.conf").write_text(CONFIG % {
-            "user": worker_user(self.prefix), "build": BUILD, "model": MODEL,
+            "user": worker_user(self.prefix), "build": BUILD, "model": model,
             "prefix": self.prefix, "model_block": model_block, "port": self.port,
             "h2_port": self.h2_port, "tls_port": self.tls_port})
         environment = dict(os.environ, **({"MOE_ISA": "c"} if slow else {}))
