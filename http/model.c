@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct {
     ngx_str_t                 name;           /* in the engine's settings, too */
-    char                     *words[10];
+    char                     *words[11];
     char                     *list;           /* for messages */
     size_t                    offset;         /* of an ngx_str_t */
 } ngx_http_moe_word_t;
@@ -157,10 +157,10 @@ static ngx_http_moe_word_t  ngx_http_moe_words[] = {
       ngx_http_moe_offset(prefix_cache) },
 
     { ngx_string("tool_parser"),
-      { "deepseek", "glm", "harmony", "hermes", "kimi", "minimax", "mistral",
-        "qwen3_coder", "none", NULL },
-      "\"deepseek\", \"glm\", \"harmony\", \"hermes\", \"kimi\", "
-      "\"minimax\", \"mistral\", \"qwen3_coder\" or \"none\"",
+      { "deepseek", "glm", "harmony", "hermes", "hy3", "kimi", "minimax",
+        "mistral", "qwen3_coder", "none", NULL },
+      "\"deepseek\", \"glm\", \"harmony\", \"hermes\", \"hy3\", "
+      "\"kimi\", \"minimax\", \"mistral\", \"qwen3_coder\" or \"none\"",
       ngx_http_moe_offset(tool_parser) },
 
     { ngx_string("reasoning_parser"),

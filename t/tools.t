@@ -1,5 +1,5 @@
-# Calls of tools and reasoning in answers, through nginx, in one piece and streamed: a tiny model per
-# format says what it is told to (t/lib/Moe/Chain.pm); the demo model serves beside them.
+# Calls of tools and reasoning in answers, through nginx, in one piece and streamed: a tiny model
+# per format says what it is told to (t/lib/Moe/Chain.pm).
 
 use lib 't/lib';
 use Moe::Chain;
@@ -39,8 +39,8 @@ my @harmony = map { "<|$_|>" } qw(start channel constrain message end return cal
 # name, parser, markers, which of them are special, text, content, reasoning, calls
 my @formats = (
     ['hermes', \@hermes, [],
-     "<think>\nhm, so\n</think>\n\nLet me.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"é\\n\"}}"
-     . "\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+     "<think>\nhm, so\n</think>\n\nLet me.\n<tool_call>\n{\"name\": \"f\", "
+     . "\"arguments\": {\"s\": \"é\\n\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
      'Let me.', 'hm, so', [['f', '{"s": "é\n"}'], ['g', '{}']]],
     ['qwen3_coder', \@hermes, [],
      "<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n"
@@ -50,8 +50,8 @@ my @formats = (
      . "<arg_key>n</arg_key><arg_value>7</arg_value></tool_call>",
      'Ok.', 'hm', [['f', '{"s":"1","n":7}']]],
     ['minimax', \@minimax, [],
-     "<think>hm</think>\n\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"n\">3</parameter>\n"
-     . "</invoke>\n</minimax:tool_call>", undef, 'hm', [['f', '{"n":3}']]],
+     "<think>hm</think>\n\n<minimax:tool_call>\n<invoke name=\"f\">\n"
+     . "<parameter name=\"n\">3</parameter>\n</invoke>\n</minimax:tool_call>", undef, 'hm', [['f', '{"n":3}']]],
     ['deepseek', \@deepseek, [],
      "<think>hm</think>Ok.$calls${call}f${sep}{\"n\": 1}$call_end$calls_end", 'Ok.', 'hm',
      [['f', '{"n": 1}']]],
@@ -59,11 +59,11 @@ my @formats = (
      "<think>hm</think><|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
      . "<|tool_call_argument_begin|>{\"n\": 1}<|tool_call_end|><|tool_calls_section_end|>",
      undef, 'hm', [['f', '{"n": 1}', 'functions.f:0']]],
-    ['mistral', \@mistral, ['[TOOL_CALLS]', '[ARGS]'], "[TOOL_CALLS]f[ARGS]{\"s\": \"}\"}", undef, undef,
-     [['f', '{"s": "}"}']]],
+    ['mistral', \@mistral, ['[TOOL_CALLS]', '[ARGS]'],
+     "[TOOL_CALLS]f[ARGS]{\"s\": \"}\"}", undef, undef, [['f', '{"s": "}"}']]],
     ['harmony', \@harmony, \@harmony,
-     "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.f "
-     . "<|constrain|>json<|message|>{\"n\": 1}<|call|>", undef, 'hm', [['f', '{"n": 1}']]],
+     "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>"
+     . "commentary to=functions.f <|constrain|>json<|message|>{\"n\": 1}<|call|>", undef, 'hm', [['f', '{"n": 1}']]],
 );
 
 # More answers of the first: one that a stop string and a limit cut, one that is no call, one with
@@ -72,8 +72,8 @@ my %more = (
     broken => ['<tool_call>', '{"na', 'me":', ' oh', '</tool_call>', ' so'],
     spelt => ['<tool_', 'call>', '{"name":"f"}', '</tool', '_call>'],
     opened => ['th', 'ought', '</think>', "\n\n", 'said'],
-    long => ['<think>', map({ "w$_ " } 1 .. 400), '</think>', "\n\t", '<tool_call>', '{"name":', '"f"}',
-             '</tool_call>', "\n "],
+    long => ['<think>', map({ "w$_ " } 1 .. 400), '</think>', "\n\t", '<tool_call>',
+             '{"name":', '"f"}', '</tool_call>', "\n "],
 );
 
 my (%members, %sign);
@@ -82,8 +82,8 @@ for my $format (@formats) {
     my %answers = (call => [cut($text, @$markers)], ($name eq 'hermes' ? %more : ()));
 
     $sign{$name} = template(@$markers, $name eq 'qwen3_coder' ? '<function=' : ());
-    $members{$name} = write_chain("$directory/$name", template => $sign{$name}, answers => \%answers,
-        special => $special, ends => ['<|call|>', '<|return|>'],
+    $members{$name} = write_chain("$directory/$name", template => $sign{$name},
+        answers => \%answers, special => $special, ends => ['<|call|>', '<|return|>'],
         after => { opened => ['<think>'] });
 }
 
@@ -92,8 +92,9 @@ my ($first, @others) = map { $_->[0] } @formats;
 my $server = server(
     model => "$directory/$first", context => 4096, model_block => "alias $first; prefix_cache off;",
     server => 'location /any/ { moe_pass any; }',
-    http => join('', map { "moe_model $_ $directory/$_ { threads 1; prefix_cache off; }\n" } @others)
-            . 'log_format finish "$request_uri $moe_finish_reason";
+    http => join('', map {
+            "moe_model $_ $directory/$_ { threads 1; prefix_cache off; }\n"
+        } @others) . 'log_format finish "$request_uri $moe_finish_reason";
                access_log %PREFIX%/finish.log finish;');
 ok(wait_until(30, sub { get($server, '/any/health')->{status} == 200 }), 'all models serve');
 
@@ -159,7 +160,8 @@ sub ask {
     is($answer->{status}, 200, "$name: status") or diag($answer->{body});
     is_deeply([map { streamed($result, $_) } 0 .. $n - 1], \@whole, "$name: streamed");
     is_deeply($result->{usage}, $answer->{json}{usage}, "$name: usage");
-    return { %{$whole[0]}, all => \@whole, usage => $answer->{json}{usage}, json => $answer->{json} };
+    return { %{$whole[0]}, all => \@whole, usage => $answer->{json}{usage},
+             json => $answer->{json} };
 }
 
 sub expect {
@@ -169,7 +171,8 @@ sub expect {
 
     is($got->{content}, $content, "$name: content");
     is($got->{reasoning}, $reasoning, "$name: reasoning");
-    is_deeply([map { [@$_[0, 1]] } @{$got->{calls}}], [map { [@$_[0, 1]] } @$calls], "$name: calls");
+    is_deeply([map { [@$_[0, 1]] } @{$got->{calls}}], [map { [@$_[0, 1]] } @$calls],
+              "$name: calls");
     is($got->{finish}, $finish, "$name: finish reason");
     is(scalar(grep { !$ids{$_->[2]}++ } @{$got->{calls}}), scalar @$calls, "$name: ids are unique");
     return $got;
@@ -206,10 +209,12 @@ expect('a stop string in a call', body($name, 'call', stop => ['"arg']),
        "Let me.\n<tool_call>\n{\"name\": \"f\", ", $reasoning, [], 'stop');
 expect('a stop string behind a call', body($name, 'call', stop => ['"g"']),
        "Let me.<tool_call>\n{\"name\": ", $reasoning, [$two->[0]], 'tool_calls');
-expect('no call', body($name, 'broken'), '<tool_call>{"name": oh</tool_call> so', undef, [], 'stop');
+expect('no call', body($name, 'broken'), '<tool_call>{"name": oh</tool_call> so', undef,
+       [], 'stop');
 expect('spelt out', body($name, 'spelt'), '<tool_call>{"name":"f"}</tool_call>', undef, [], 'stop');
 expect('reasoning that the prompt opens',
-       body($name, 'opened', chat_template_kwargs => { think => \1 }), 'said', 'thought', [], 'stop');
+       body($name, 'opened', chat_template_kwargs => { think => \1 }), 'said', 'thought', [],
+       'stop');
 expect('reasoning that it does not open', body($name, 'opened'), "thought</think>\n\nsaid", undef,
        [], 'stop');
 
@@ -228,7 +233,8 @@ for my $limit (1 .. $tokens) {
     my $n = @{$cut->{calls}};
 
     is($cut->{finish}, $limit < $tokens ? 'length' : 'tool_calls', "max_tokens $limit: finish");
-    is_deeply([map { [@$_[0, 1]] } @{$cut->{calls}}], [@$two[0 .. $n - 1]], "max_tokens $limit: calls");
+    is_deeply([map { [@$_[0, 1]] } @{$cut->{calls}}], [@$two[0 .. $n - 1]],
+              "max_tokens $limit: calls");
 }
 
 # An engine that dies in the middle of reasoning: the answer goes on, call and id are the same.
@@ -245,7 +251,8 @@ is_deeply(streamed($rest, 0), { map { $_ => $long->{$_} } qw(content reasoning c
           'an engine that died: the same answer');
 is($rest->{usage}{completion_tokens_details}{reasoning_tokens}, 402, 'and as many tokens');
 
-ok(wait_until(10, sub { file_content("$server->{prefix}/finish.log") =~ /completions tool_calls$/m }),
-   'the variable has the reason');
+ok(wait_until(10, sub {
+    file_content("$server->{prefix}/finish.log") =~ /completions tool_calls$/m
+}), 'the variable has the reason');
 
 finish();

@@ -62,9 +62,10 @@ static int encode_text(moe_sequence_t *sequence, moe_ids_t *ids, const char **fi
 /* Ids of calls depend on nothing but the prompt: the same request gets the same answer. */
 static int answer_seed(const moe_ids_t *ids, uint64_t *seed, moe_error_t *error)
 {
+    const size_t size = ids->count * sizeof(uint32_t);
     unsigned char digest[EVP_MAX_MD_SIZE];
 
-    if (EVP_Digest(ids->ids, ids->count * sizeof(uint32_t), digest, NULL, EVP_sha256(), NULL) != 1) {
+    if (EVP_Digest(ids->ids, size, digest, NULL, EVP_sha256(), NULL) != 1) {
         return moe_fail(error, MOE_SYSTEM, "SHA-256 failed");
     }
     memcpy(seed, digest, sizeof(*seed));

@@ -7,8 +7,8 @@
  *   max_tokens              LENGTH; text held back for a stop string or an unfinished character
  *                           is released
  *
- * These look at the answer as the model writes it; only then is it taken apart into reasoning, content
- * and calls (text/answer.h).
+ * These look at the answer as the model writes it; only then is it taken apart into reasoning,
+ * content and calls (text/answer.h).
  *
  * As in vLLM, INCLUDE_STOP also outputs the text of the EOS or stop id (special tokens have none
  * unless KEEP_SPECIAL), and neither ids nor strings end a sequence before min_tokens.

@@ -12,7 +12,7 @@
 /* Ids of calls: nine digits of base 62, which every chat template takes. */
 #define ID_SIZE 9u
 #define ID_SPACE 13537086546263552ull       /* 62^9 */
-#define ID_STEP 2654435761ull               /* has no divisor with it in common: no id comes twice */
+#define ID_STEP 2654435761ull               /* no common divisor: no id comes twice */
 
 
 moe_answer_t *moe_answer_create(const moe_answer_format_t *format,

@@ -1,9 +1,10 @@
 /*
  * An answer taken apart while it comes: reasoning, content, calls of tools.
  *
- * Families mark these in their own ways (<think>...</think>, <tool_call>{json}</tool_call>, channels
- * ...).  A marker that the tokenizer has as an added token counts only as that token: the same text
- * spelt out in ordinary tokens is text.  Other markers are found in the text, however tokens cut it.
+ * Families mark these in their own ways (<think>...</think>, <tool_call>{json}</tool_call>,
+ * channels ...).  A marker that the tokenizer has as an added token counts only as that token: the
+ * same text spelt out in ordinary tokens is text.  Other markers are found in the text, however
+ * tokens cut it.
  *
  * A call is output only when it is whole and its arguments are a JSON object; what looked like one
  * and is none is content, with its markers written out.  White space between content, reasoning
@@ -21,7 +22,7 @@ typedef struct moe_answer_format_s moe_answer_format_t;
 
 /* Names for messages. */
 #define MOE_TOOL_PARSERS                                                                           \
-    "deepseek, glm, harmony, hermes, kimi, minimax, mistral, qwen3_coder or none"
+    "deepseek, glm, harmony, hermes, hy3, kimi, minimax, mistral, qwen3_coder or none"
 #define MOE_REASONING_PARSERS "harmony, think or none"
 
 typedef struct {

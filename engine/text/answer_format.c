@@ -10,9 +10,14 @@
 
 static const char none[] = "none", think[] = "think", harmony[] = "harmony";
 
-static const char harmony_sign[] = "<|channel|>", think_sign[] = "</think>";
+static const char harmony_sign[] = "<|channel|>";
 
-static const char *const think_markers[] = { "<think>", "</think>", NULL };
+/* Markers of reasoning.  Where the template shows none: the last. */
+static const char *const think_markers[][3] = {
+    { "<think:opensource>", "</think:opensource>", NULL }, { "<think>", "</think>", NULL }
+};
+
+#define N_THINKS (sizeof(think_markers) / sizeof(think_markers[0]))
 
 /* In the order of answer_harmony.c. */
 static const char *const harmony_markers[] = {
@@ -23,7 +28,7 @@ static const char *const harmony_markers[] = {
 /* Those that share markers: first who has more of them. */
 static const moe_call_style_t *const styles[] = {
     &moe_call_kimi, &moe_call_deepseek, &moe_call_minimax, &moe_call_qwen3_coder, &moe_call_glm,
-    &moe_call_mistral, &moe_call_hermes
+    &moe_call_hy3, &moe_call_mistral, &moe_call_hermes
 };
 
 #define N_STYLES (sizeof(styles) / sizeof(styles[0]))
@@ -46,6 +51,18 @@ static const moe_call_style_t *find_style(const moe_answer_settings_t *settings,
         }
     }
     return NULL;
+}
+
+
+/* The template's markers of reasoning: which of them end it tells.  N_THINKS: it has none. */
+static size_t find_think(const moe_answer_settings_t *settings)
+{
+    size_t i = 0;
+
+    while (i < N_THINKS && !contains(settings, think_markers[i][1])) {
+        i++;
+    }
+    return i;
 }
 
 
@@ -96,7 +113,8 @@ static void choose(moe_answer_format_t *format, const moe_answer_settings_t *set
     format->machine = &moe_answer_marked;
     format->style = is(tools, none) ? NULL : find_style(settings, tools);
     format->calls = format->style != NULL;
-    format->reasoning = reasoning ? is(reasoning, think) : contains(settings, think_sign);
+    format->reasoning = reasoning ? is(reasoning, think)
+                                  : find_think(settings) < N_THINKS;
 }
 
 
@@ -124,6 +142,7 @@ moe_answer_format_t *moe_answer_format_create(const moe_answer_settings_t *setti
                                               moe_error_t *error)
 {
     moe_answer_format_t *format;
+    size_t i;
 
     if (check_names(settings, error) != 0) {
         return NULL;
@@ -139,7 +158,9 @@ moe_answer_format_t *moe_answer_format_create(const moe_answer_settings_t *setti
         return format;
     }
     if (format->reasoning) {
-        set_markers(format, MOE_MARKER_THINK, think_markers, tokenizer);
+        i = find_think(settings);
+        set_markers(format, MOE_MARKER_THINK, think_markers[i < N_THINKS ? i : N_THINKS - 1],
+                    tokenizer);
     }
     if (format->style != NULL) {
         set_markers(format, MOE_MARKER_CALL, format->style->markers, tokenizer);

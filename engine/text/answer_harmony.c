@@ -144,7 +144,9 @@ static int end_header(moe_answer_t *answer)
     answer->separate = 1;
     answer->state = is(channel, "analysis") && answer->format->reasoning ? REASONING : CONTENT;
     answer->name.size = 0;
-    if (answer->calls && recipient.size > prefix && memcmp(recipient.data, functions, prefix) == 0) {
+    if (answer->calls && recipient.size > prefix
+        && memcmp(recipient.data, functions, prefix) == 0)
+    {
         answer->state = CALL;
         if (moe_buffer_append(&answer->name, recipient.data + prefix, recipient.size - prefix,
                               answer->error) != 0)

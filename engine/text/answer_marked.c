@@ -16,7 +16,6 @@ enum { CONTENT, REASONING, BLOCK };
 
 #define FIRST MOE_MARKER_CALL
 #define LAST (MOE_MARKER_CALL + 1)
-#define OWN (MOE_MARKER_CALL + 2)
 
 
 /* Whether of both markers of reasoning the first one stands last; -1: neither is there. */
@@ -69,8 +68,8 @@ static void begin(moe_answer_t *answer, const moe_text_t *prompt)
 /* A marker that may stand before, between and after calls. */
 static int is_between(const moe_answer_t *answer, unsigned marker)
 {
-    return answer->format->style != NULL && marker >= OWN
-           && marker < OWN + answer->format->style->n_between;
+    return answer->format->style != NULL && marker >= FIRST
+           && (answer->format->style->between >> (marker - FIRST) & 1);
 }
 
 
@@ -85,7 +84,7 @@ static uint32_t wanted(const moe_answer_t *answer)
         return 1u << LAST;
     }
     if (answer->calls) {
-        calls = 1u << FIRST | ((1u << answer->format->style->n_between) - 1) << OWN;
+        calls = (1u | answer->format->style->between) << FIRST;
     }
     return calls | (uint32_t) (answer->fresh && answer->format->reasoning) << MOE_MARKER_THINK;
 }

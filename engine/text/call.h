@@ -10,7 +10,7 @@
 
 #include "engine/core/delta.h"
 
-#define MOE_CALL_MARKERS_LIMIT 8u
+#define MOE_CALL_MARKERS_LIMIT 9u
 #define MOE_CALL_NAME_LIMIT 256u            /* bytes */
 #define MOE_CALL_BYTES_LIMIT (1u << 20)     /* of all that is between its markers */
 
@@ -42,8 +42,8 @@ typedef struct {
 typedef struct {
     const char *name;
     const char *sign;           /* what only chat templates of this style contain */
-    const char *markers[MOE_CALL_MARKERS_LIMIT + 1];    /* first, last ("": none), the style's own */
-    unsigned n_between;         /* of its own: so many may stand before, between and after calls */
+    const char *markers[MOE_CALL_MARKERS_LIMIT + 1];    /* first, last ("": none), its own */
+    unsigned between;           /* bits of those that stand before, between and after calls */
     int json;                   /* what is between is, or ends with, JSON: its strings may contain
                                  * the spelt-out last marker; without one, its end ends the call */
     /* 1 with all calls added; 0 when this is none; -1 with MOE_LIMIT. */
@@ -51,14 +51,14 @@ typedef struct {
 } moe_call_style_t;
 
 extern const moe_call_style_t moe_call_hermes, moe_call_mistral, moe_call_deepseek, moe_call_kimi;
-extern const moe_call_style_t moe_call_qwen3_coder, moe_call_minimax, moe_call_glm;
+extern const moe_call_style_t moe_call_qwen3_coder, moe_call_minimax, moe_call_glm, moe_call_hy3;
 
 /* For styles. */
 
 moe_string_t moe_call_trim(const char *data, size_t size);
 
-/* Where marker `i` of the style is in the text at or behind `from`, and where it ends; SIZE_MAX when
- * it is not. */
+/* Where marker `i` of the style is in the text at or behind `from`, and where it ends; SIZE_MAX
+ * when it is not. */
 size_t moe_call_find(const moe_call_text_t *text, size_t from, unsigned i, size_t *end);
 
 /* Adds a call if it has a name and its arguments are an object, nothing or null (both: {}), or a

@@ -4,8 +4,8 @@
  *     hermes      <tool_call>{"name": NAME, "arguments": {...}}</tool_call>      Hermes, Qwen
  *     mistral     [TOOL_CALLS][{"name": NAME, "arguments": {...}}, ...]
  *                 [TOOL_CALLS]NAME[ARGS]{...}, with [CALL_ID]ID before [ARGS] or not
- *     deepseek    <tool_call_begin>function<tool_sep>NAME\n```json\n{...}\n```<tool_call_end>    V3, R1
- *                 <tool_call_begin>NAME<tool_sep>{...}<tool_call_end>                         V3.1
+ *     deepseek    <tool_call_begin>function<tool_sep>NAME\n```json\n{...}\n```<tool_call_end>
+ *                 <tool_call_begin>NAME<tool_sep>{...}<tool_call_end>, as of V3.1
  *     kimi        <|tool_call_begin|>functions.NAME:N<|tool_call_argument_begin|>{...}
  *                 <|tool_call_end|>
  *
@@ -231,7 +231,7 @@ const moe_call_style_t moe_call_deepseek = {
     .sign = "<｜tool▁call▁begin｜>",
     .markers = { "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁begin｜>",
                  "<｜tool▁calls▁end｜>", "<｜tool▁sep｜>" },
-    .n_between = 2,
+    .between = 1u << 2 | 1u << 3,
     .json = 1,
     .parse = parse_deepseek
 };
@@ -296,7 +296,7 @@ const moe_call_style_t moe_call_kimi = {
     .sign = "<|tool_call_begin|>",
     .markers = { "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_begin|>",
                  "<|tool_calls_section_end|>", "<|tool_call_argument_begin|>" },
-    .n_between = 2,
+    .between = 1u << 2 | 1u << 3,
     .json = 1,
     .parse = parse_kimi
 };

@@ -8,6 +8,7 @@
  *                   </parameter>\n...</invoke>\n...</minimax:tool_call>
  *     glm           <tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n...
  *                   </tool_call>
+ *     hy3           the same with a suffix to all tags, and a tag behind the name
  */
 
 #include <string.h>
@@ -207,11 +208,12 @@ const moe_call_style_t moe_call_minimax = {
 };
 
 
-enum { GLM_KEY = 2, GLM_KEY_END, GLM_VALUE, GLM_VALUE_END };
+/* The first four of a style's own markers, and hy3's last. */
+enum { KEY = 2, KEY_END, VALUE, VALUE_END, CALLS, CALLS_END, NAME_END };
 
 
-/* Whether marker `i` is all that comes before *at's next but white space; moves behind it. */
-static int glm_marker(const moe_call_text_t *text, size_t *at, unsigned i)
+/* Whether nothing but white space comes between *at and marker `i`, behind which it moves. */
+static int skip_marker(const moe_call_text_t *text, size_t *at, unsigned i)
 {
     size_t end, found = moe_call_find(text, *at, i, &end);
 
@@ -224,7 +226,7 @@ static int glm_marker(const moe_call_text_t *text, size_t *at, unsigned i)
 
 
 /* What lies between *at and marker `i`, behind which it moves. */
-static int glm_text(const moe_call_text_t *text, size_t *at, unsigned i, moe_string_t *before)
+static int take_text(const moe_call_text_t *text, size_t *at, unsigned i, moe_string_t *before)
 {
     size_t end, found = moe_call_find(text, *at, i, &end);
 
@@ -237,20 +239,16 @@ static int glm_text(const moe_call_text_t *text, size_t *at, unsigned i, moe_str
 }
 
 
-static int parse_glm(const moe_call_text_t *text)
+/* Keys and values behind the tool's name. */
+static int parse_pairs(const moe_call_text_t *text, moe_string_t tool, size_t at)
 {
-    size_t end, at = moe_call_find(text, 0, GLM_KEY, &end);
-    moe_string_t tool, key, value;
+    moe_string_t key, value;
     int rc = begin_arguments(text) == 0 ? 1 : -1;
 
-    if (!text->closed) {
-        return 0;
-    }
-    at = at == SIZE_MAX ? text->size : at;
-    tool = moe_call_trim(text->data, at);
+    tool = moe_call_trim(tool.data, tool.size);
     while (rc == 1 && moe_call_trim(text->data + at, text->size - at).size > 0) {
-        if (!glm_marker(text, &at, GLM_KEY) || !glm_text(text, &at, GLM_KEY_END, &key)
-            || !glm_marker(text, &at, GLM_VALUE) || !glm_text(text, &at, GLM_VALUE_END, &value))
+        if (!skip_marker(text, &at, KEY) || !take_text(text, &at, KEY_END, &key)
+            || !skip_marker(text, &at, VALUE) || !take_text(text, &at, VALUE_END, &value))
         {
             return 0;
         }
@@ -260,10 +258,42 @@ static int parse_glm(const moe_call_text_t *text)
 }
 
 
+static int parse_glm(const moe_call_text_t *text)
+{
+    size_t end, at = moe_call_find(text, 0, KEY, &end);
+
+    if (!text->closed) {
+        return 0;
+    }
+    at = at == SIZE_MAX ? text->size : at;
+    return parse_pairs(text, (moe_string_t) { text->data, (uint32_t) at }, at);
+}
+
+
 const moe_call_style_t moe_call_glm = {
     .name = "glm",
     .sign = "<arg_key>",
     .markers = { "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
                  "</arg_value>" },
     .parse = parse_glm
+};
+
+
+static int parse_hy3(const moe_call_text_t *text)
+{
+    moe_string_t tool;
+    size_t at = 0;
+
+    return text->closed && take_text(text, &at, NAME_END, &tool) ? parse_pairs(text, tool, at) : 0;
+}
+
+
+const moe_call_style_t moe_call_hy3 = {
+    .name = "hy3",
+    .sign = "<tool_sep:opensource>",
+    .markers = { "<tool_call:opensource>", "</tool_call:opensource>", "<arg_key:opensource>",
+                 "</arg_key:opensource>", "<arg_value:opensource>", "</arg_value:opensource>",
+                 "<tool_calls:opensource>", "</tool_calls:opensource>", "<tool_sep:opensource>" },
+    .between = 1u << CALLS | 1u << CALLS_END,
+    .parse = parse_hy3
 };

@@ -1,5 +1,5 @@
-"""Calls of tools and reasoning as OpenAI's client takes them, from a model that says what it is told
-to (t/lib/Moe/Chain.pm)."""
+"""Calls of tools and reasoning as OpenAI's client takes them, from a model that says what it is
+told to (t/lib/Moe/Chain.pm)."""
 
 import json
 import subprocess
@@ -32,8 +32,8 @@ WRITE = r"""
 def calling(tmp_path_factory):
     """A client, and what its requests must hold."""
     directory = tmp_path_factory.mktemp("calls", numbered=True) / "model"
-    fields = json.loads(subprocess.run(["perl", "-CS", "-e", WRITE, directory], cwd=ROOT, check=True,
-                                       capture_output=True).stdout)
+    fields = json.loads(subprocess.run(["perl", "-CS", "-e", WRITE, directory], cwd=ROOT,
+                                       check=True, capture_output=True).stdout)
     for path in (directory, *directory.parents[:3]):
         path.chmod(0o755)
     server = Server(model=directory)

@@ -14,7 +14,8 @@
 
 static const char *const formats[][2] = {
     { "hermes", "think" }, { "qwen3_coder", "think" }, { "glm", "none" }, { "minimax", "think" },
-    { "deepseek", "think" }, { "kimi", "think" }, { "mistral", "none" }, { "harmony", "harmony" }
+    { "deepseek", "think" }, { "kimi", "think" }, { "mistral", "none" }, { "harmony", "harmony" },
+    { "hy3", "none" }
 };
 
 #define N_FORMATS (sizeof(formats) / sizeof(formats[0]))

@@ -56,7 +56,10 @@ static const struct {
     { "<|tool_calls_section_begin|>", 1 }, { "<|tool_calls_section_end|>", 1 },
     { "<|tool_call_argument_begin|>", 1 }, { "<|start|>", 1 }, { "<|channel|>", 1 },
     { "<|constrain|>", 1 }, { "<|message|>", 1 }, { "<|end|>", 1 }, { "<|return|>", 1 },
-    { "<|call|>", 1 }
+    { "<|call|>", 1 }, { "<tool_call:opensource>", 1 }, { "</tool_call:opensource>", 1 },
+    { "<tool_calls:opensource>", 1 }, { "</tool_calls:opensource>", 1 },
+    { "<tool_sep:opensource>", 1 }, { "<arg_key:opensource>", 1 }, { "</arg_key:opensource>", 1 },
+    { "<arg_value:opensource>", 1 }, { "</arg_value:opensource>", 1 }
 };
 
 #define N_MARKERS (sizeof(markers) / sizeof(markers[0]))
@@ -300,10 +303,12 @@ static void hermes(void **state)
     static const row_t rows[] = {
         { "hermes", "none", NULL, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1.50}}\n"
           "</tool_call>", "F(f|{\"n\": 1.50})", 0 },
-        { "hermes", "none", NULL, "say\n\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n"
+        { "hermes", "none", NULL,
+          "say\n\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n"
           "<tool_call>{\"arguments\":{\"a\":[1,{}]},\"name\":\"g\"}</tool_call>\n",
           "C(say) F(f|{}) F(g|{\"a\":[1,{}]})", 0 },
-        { "hermes", "none", NULL, "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n\nafter\n",
+        { "hermes", "none", NULL,
+          "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n\nafter\n",
           "F(f|{}) C(after\n)", 0 },
         { "hermes", "none", NULL, "a <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> b ",
           "C(a <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> b )", NO_TOOLS },
@@ -315,10 +320,12 @@ static void hermes(void **state)
         { "hermes", "none", NULL, "<tool_call>{\"name\":\"f\"}</tool_call>"
           "<tool_call>{\"name\":\"g\"}</tool_call>", "F(f|{})", ONE },
         /* the second marker inside a string: as text it is the string's */
-        { "hermes", "none", NULL, "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"^</tool_call>\\\""
+        { "hermes", "none", NULL,
+          "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"^</tool_call>\\\""
           "^</tool_call>\"}}</tool_call>",
           "F(f|{\"s\":\"</tool_call>\\\"</tool_call>\"})", 0 },
-        { "hermes", "none", NULL, "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"</tool_call>\"}}",
+        { "hermes", "none", NULL,
+          "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"</tool_call>\"}}",
           "C(<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"</tool_call>\"}})", TOKENS },
         /* no calls: what was read is content */
         { "hermes", "none", NULL, "x\n<tool_call>\n{\"name\":\"f\",\"arguments\":{\"s\":\"a",
@@ -343,7 +350,8 @@ static void hermes(void **state)
         /* a broken one before a good one */
         { "hermes", "none", NULL, "<tool_call>{\"na<tool_call>{\"name\":\"f\"}</tool_call>",
           "C(<tool_call>{\"na) F(f|{})", TOKENS },
-        { "hermes", "none", NULL, "<tool_call>{]]]</tool_call><tool_call>{\"name\":\"f\"}</tool_call>",
+        { "hermes", "none", NULL,
+          "<tool_call>{]]]</tool_call><tool_call>{\"name\":\"f\"}</tool_call>",
           "C(<tool_call>{]]]</tool_call>) F(f|{})", 0 },
         /* whole but not closed */
         { "hermes", "none", NULL, "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"s\":\"é€\"}}\n",
@@ -363,7 +371,8 @@ static void mistral(void **state)
           "F(f|{\"n\": 1})", 0 },
         { "mistral", "none", NULL, "a [TOOL_CALLS][{\"name\":\"f\",\"arguments\":{\"s\":\"]\"}},"
           " {\"name\":\"g\",\"arguments\":{}}] b", "C(a) F(f|{\"s\":\"]\"}) F(g|{}) C(b)", 0 },
-        { "mistral", "none", NULL, "[TOOL_CALLS]f[ARGS]{\"s\": \"}\"}[TOOL_CALLS]g[CALL_ID]abc[ARGS]{}",
+        { "mistral", "none", NULL,
+          "[TOOL_CALLS]f[ARGS]{\"s\": \"}\"}[TOOL_CALLS]g[CALL_ID]abc[ARGS]{}",
           "F(f|{\"s\": \"}\"}) F(g|{})", 0 },
         { "mistral", "none", NULL, "[TOOL_CALLS]f{\"n\": 1}", "F(f|{\"n\": 1})", 0 },
         { "mistral", "none", NULL, "[TOOL_CALLS]f[ARGS]", "C([TOOL_CALLS]f[ARGS])", 0 },
@@ -393,7 +402,8 @@ static void deepseek(void **state)
           "function" DS_SEP "f\n```json\n{\"s\": \"```\"}\n```" DS_CALL_END "\n" DS_CALL "function"
           DS_SEP "g\n```json\n{}\n```" DS_CALL_END DS_CALLS_END,
           "R(why) F(f|{\"s\": \"```\"}) F(g|{})", 0 },
-        { "deepseek", "none", NULL, "ok" DS_CALLS DS_CALL "f" DS_SEP "{\"n\": 1}" DS_CALL_END DS_CALL
+        { "deepseek", "none", NULL,
+          "ok" DS_CALLS DS_CALL "f" DS_SEP "{\"n\": 1}" DS_CALL_END DS_CALL
           "g" DS_SEP DS_CALL_END DS_CALLS_END "\n", "C(ok) F(f|{\"n\": 1}) F(g|{})", 0 },
         { "deepseek", "none", NULL, DS_CALLS DS_CALL "f" DS_SEP "{\"n\": 1}" DS_CALL_END DS_CALL
           "g" DS_SEP "{\"n\":", "F(f|{\"n\": 1}) C(" DS_CALL "g" DS_SEP "{\"n\":)", 0 },
@@ -419,7 +429,8 @@ static void kimi(void **state)
 {
     static const row_t rows[] = {
         { "kimi", "think", NULL, "<think>why</think>so " KIMI_CALLS(KIMI_CALL(" functions.f:0 ",
-          "{\"n\":1}") KIMI_CALL("functions.g:1", "{}")), "R(why) C(so) F(f|{\"n\":1}) F(g|{})", 0 },
+          "{\"n\":1}") KIMI_CALL("functions.g:1", "{}")), "R(why) C(so) F(f|{\"n\":1}) F(g|{})",
+          0 },
         { "kimi", "none", NULL, KIMI_CALLS(KIMI_CALL("plain", "{\"s\":\"^<|tool_call_end|>\"}")),
           "F(plain|{\"s\":\"<|tool_call_end|>\"})", 0 },
         { "kimi", "none", NULL, KIMI_CALLS(KIMI_CALL("functions.f:0", "{")),
@@ -435,11 +446,13 @@ static void kimi(void **state)
 static void qwen3_coder(void **state)
 {
     static const row_t rows[] = {
-        { "qwen3_coder", "none", NULL, "ok\n<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n"
+        { "qwen3_coder", "none", NULL,
+          "ok\n<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n"
           "<parameter=n>\n12\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n<parameter=o>\n"
           "{\"k\": [1, 2.50]}\n</parameter>\n</function>\n</tool_call>",
           "C(ok) F(f|{\"s\":\"12\",\"n\":12,\"b\":true,\"o\":{\"k\": [1, 2.50]}})", 0 },
-        { "qwen3_coder", "none", NULL, "<tool_call>\n<function=f>\n<parameter=s>\n  x\n\n\"</parameter>\" "
+        { "qwen3_coder", "none", NULL,
+          "<tool_call>\n<function=f>\n<parameter=s>\n  x\n\n\"</parameter>\" "
           "é\n</parameter>\n</function>\n</tool_call>",
           "F(f|{\"s\":\"  x\\n\\n\\\"</parameter>\\\" é\"})", 0 },
         { "qwen3_coder", "none", NULL, "<tool_call><function=f></function></tool_call>"
@@ -451,13 +464,15 @@ static void qwen3_coder(void **state)
           "F(f|{\"n\":\"five\",\"m\":null,\"e\":\"1\",\"y\":null,\"u\":[1],\"v\":\"x\"})", 0 },
         { "qwen3_coder", "none", NULL, "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n"
           "</function>", "F(f|{\"s\":\"a\"})", 0 },
-        { "qwen3_coder", "none", NULL, "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n",
+        { "qwen3_coder", "none", NULL,
+          "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n",
           "C(<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n)", 0 },
         { "qwen3_coder", "none", NULL, "<tool_call>\n<function=f>\n<parameter=s>\na",
           "C(<tool_call>\n<function=f>\n<parameter=s>\na)", 0 },
         { "qwen3_coder", "none", NULL, "<tool_call><function=f>x</function></tool_call>",
           "C(<tool_call><function=f>x</function></tool_call>)", 0 },
-        { "qwen3_coder", "none", NULL, "<tool_call><function=f><parameter=s>1</parameter><parameter=s>2"
+        { "qwen3_coder", "none", NULL,
+          "<tool_call><function=f><parameter=s>1</parameter><parameter=s>2"
           "</parameter></function></tool_call>", "C(<tool_call><function=f><parameter=s>1"
           "</parameter><parameter=s>2</parameter></function></tool_call>)", 0 },
         { "qwen3_coder", "none", NULL, "<tool_call><function=></function></tool_call>",
@@ -475,7 +490,8 @@ static void minimax(void **state)
           "<invoke name=\"f\">\n<parameter name=\"s\">a > b</parameter>\n<parameter name=\"n\">7"
           "</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
           "R(hm) F(f|{\"s\":\"a > b\",\"n\":7}) F(g|{})", 0 },
-        { "minimax", "none", NULL, "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">a",
+        { "minimax", "none", NULL,
+          "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">a",
           "C(<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">a)", 0 },
     };
 
@@ -486,19 +502,22 @@ static void minimax(void **state)
 static void glm(void **state)
 {
     static const row_t rows[] = {
-        { "glm", "think", NULL, "\n<think>hm</think>\nok\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>1"
+        { "glm", "think", NULL,
+          "\n<think>hm</think>\nok\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>1"
           "</arg_value>\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n",
           "R(hm) C(ok) F(f|{\"s\":\"1\",\"n\":1})", 0 },
         { "glm", "none", NULL, "<tool_call>f<arg_key>a</arg_key><arg_value>[1,\n2]</arg_value>"
           "<arg_key>o</arg_key><arg_value>{}</arg_value></tool_call><tool_call>g</tool_call>",
           "F(f|{\"a\":[1,\n2],\"o\":{}}) F(g|{})", 0 },
-        { "glm", "none", NULL, "<tool_call>f<arg_key>s</arg_key><arg_value>^</arg_value>\n ^<arg_key>"
+        { "glm", "none", NULL,
+          "<tool_call>f<arg_key>s</arg_key><arg_value>^</arg_value>\n ^<arg_key>"
           "</arg_value></tool_call>", "F(f|{\"s\":\"</arg_value>\\n <arg_key>\"})", TOKENS },
         { "glm", "none", NULL, "<tool_call>f<arg_key>s</arg_key><arg_value>a</arg_value>",
           "C(<tool_call>f<arg_key>s</arg_key><arg_value>a</arg_value>)", 0 },
         { "glm", "none", NULL, "<tool_call>f<arg_key>s</arg_key>a</tool_call>",
           "C(<tool_call>f<arg_key>s</arg_key>a</tool_call>)", 0 },
-        { "glm", "none", NULL, "<tool_call>f<arg_key>s</arg_key><arg_value>a</arg_value>b</tool_call>",
+        { "glm", "none", NULL,
+          "<tool_call>f<arg_key>s</arg_key><arg_value>a</arg_value>b</tool_call>",
           "C(<tool_call>f<arg_key>s</arg_key><arg_value>a</arg_value>b</tool_call>)", 0 },
         { "glm", "none", NULL, "<tool_call>f<arg_key>s<think></arg_key><arg_value>a</arg_value>"
           "</tool_call>", "F(f|{\"s<think>\":\"a\"})", 0 },
@@ -511,12 +530,33 @@ static void glm(void **state)
 }
 
 
+#define HY3(text) "<" text ":opensource>"
+
+
+static void hy3(void **state)
+{
+    static const row_t rows[] = {
+        { "hy3", "none", NULL, "ok" HY3("tool_calls") "\n" HY3("tool_call") "f" HY3("tool_sep") "\n"
+          HY3("arg_key") "s" HY3("/arg_key") "\n" HY3("arg_value") "1" HY3("/arg_value") "\n"
+          HY3("/tool_call") "\n" HY3("tool_call") "g" HY3("tool_sep") HY3("/tool_call")
+          HY3("/tool_calls"), "C(ok) F(f|{\"s\":\"1\"}) F(g|{})", 0 },
+        { "hy3", "none", NULL, HY3("tool_call") "f" HY3("tool_sep"),
+          "C(" HY3("tool_call") "f" HY3("tool_sep") ")", 0 },
+        { "hy3", "none", NULL, HY3("tool_call") "f" HY3("/tool_call"),
+          "C(" HY3("tool_call") "f" HY3("/tool_call") ")", 0 },
+    };
+
+    CHECK(rows);
+}
+
+
 static void harmony(void **state)
 {
     static const row_t rows[] = {
         { "harmony", "harmony", "<|start|>assistant", "<|channel|>analysis<|message|>hm<|end|>"
           "<|start|>assistant<|channel|>final<|message|>\nso\n<|return|>", "R(hm) C(\nso\n)", 0 },
-        { "harmony", "harmony", "<|start|>assistant", "<|channel|>analysis<|message|>a<|end|><|start|>"
+        { "harmony", "harmony", "<|start|>assistant",
+          "<|channel|>analysis<|message|>a<|end|><|start|>"
           "assistant<|channel|>analysis<|message|>b<|end|><|start|>assistant to=functions.f"
           "<|channel|>commentary json<|message|>{\"n\": 1}<|call|>",
           "R(a\n\nb) F(f|{\"n\": 1})", 0 },
@@ -536,10 +576,12 @@ static void harmony(void **state)
           "C(hm)", 0 },
         { "harmony", "harmony", "<|start|>assistant", "no channels", "C(no channels)", 0 },
         { "harmony", "harmony", "<|start|>assistant", "<|channel|>final", "", 0 },
-        { "harmony", "harmony", "<|start|>assistant", "<|channel|>analysis<|message|>a<|start|>assistant"
+        { "harmony", "harmony", "<|start|>assistant",
+          "<|channel|>analysis<|message|>a<|start|>assistant"
           "<|channel|>final<|message|>b<|end|>c", "R(a) C(b\n\nc)", 0 },
         { "harmony", "harmony", "<|start|>assistant<|channel|>final<|message|>", "a", "C(a)", 0 },
-        { "harmony", "harmony", "<|start|>assistant", "<|channel|>commentary to=functions.f<|message|>"
+        { "harmony", "harmony", "<|start|>assistant",
+          "<|channel|>commentary to=functions.f<|message|>"
           "{}<|call|><|channel|>commentary to=functions.g<|message|><|call|>", "F(f|{})", ONE },
     };
 
@@ -550,7 +592,8 @@ static void harmony(void **state)
 static void ids(void **state)
 {
     static const row_t rows[] = {
-        { .tools = "hermes", .reasoning = "none", .text = "<tool_call>{\"name\":\"f\"}</tool_call>" },
+        { .tools = "hermes", .reasoning = "none", .text = "<tool_call>{\"name\":\"f\"}</tool_call"
+          ">" },
         { .tools = "kimi", .reasoning = "none",
           .text = KIMI_CALL("functions.f:3", "{}") KIMI_CALL("functions.f:3", "{}")
                   KIMI_CALL("g", "{}") KIMI_CALL("functions.h:99999999", "{}") }
@@ -662,8 +705,9 @@ static void chosen(void **state)
         { "<|channel|>", NULL, "none", "harmony none" },
         { "<|channel|>", "hermes", NULL, "hermes none" },
         { "<tool_call>", "harmony", NULL, "harmony harmony" },
+        { "<tool_sep:opensource></think:opensource>", NULL, NULL, "hy3 think" },
         { "", "hermez", NULL, "tool_parser \"hermez\" is none of deepseek, glm, harmony, hermes, "
-          "kimi, minimax, mistral, qwen3_coder or none" },
+          "hy3, kimi, minimax, mistral, qwen3_coder or none" },
         { "", NULL, "hermes", "reasoning_parser \"hermes\" is none of harmony, think or none" },
         { "", "harmony", "think",
           "tool_parser harmony does not go with reasoning_parser think" },
@@ -749,7 +793,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reasoning), cmocka_unit_test(hermes), cmocka_unit_test(mistral),
         cmocka_unit_test(deepseek), cmocka_unit_test(kimi), cmocka_unit_test(qwen3_coder),
-        cmocka_unit_test(minimax), cmocka_unit_test(glm), cmocka_unit_test(harmony),
+        cmocka_unit_test(minimax), cmocka_unit_test(glm), cmocka_unit_test(hy3),
+        cmocka_unit_test(harmony),
         cmocka_unit_test(ids), cmocka_unit_test(prompts), cmocka_unit_test(chosen),
         cmocka_unit_test(large)
     };

@@ -1,16 +1,16 @@
 package Moe::Chain;
 
-# Writes a tiny model that says what a test wants it to say: a Mixtral whose layer adds nothing, whose
-# embeddings are the unit vectors, and whose output weights name what follows each token.
+# Writes a tiny model that says what a test wants it to say: a Mixtral whose layer adds nothing,
+# whose embeddings are the unit vectors, and whose output weights name what follows each token.
 #
 #     my $model = write_chain($directory, template => $jinja, special => ['<|channel|>'],
 #                             answers => { name => ['<think>', 'Let', ' me', ...] });
 #     chat($server, '@name', { %{$model->{name}} });
 #
 # An answer is a list of tokens, each of them an added token of this text, and ends with the end
-# token.  It follows the token @name, with which the prompt must end.  The request's members allow the
-# answer's tokens only, and a frequency penalty lets a token that comes again be followed by something
-# else.
+# token.  It follows the token @name, with which the prompt must end.  The request's members allow
+# the answer's tokens only, and a frequency penalty lets a token that comes again be followed by
+# something else.
 
 use strict;
 use warnings;
@@ -66,7 +66,7 @@ sub add_tokens {
         { id => $ids->{$_}, content => $_, special => $special{$_} ? \1 : \0, normalized => \0,
           single_word => \0, lstrip => \0, rstrip => \0 }
     } sort { $ids->{$a} <=> $ids->{$b} } grep { $ids->{$_} >= BYTES } keys %$ids;
-    return $tokenizer;
+    return;
 }
 
 
@@ -88,8 +88,8 @@ sub constraints {
 }
 
 
-# from => { id => logit } that let greedy decoding give all answers, each a list of ids behind the one
-# that it follows.
+# from => { id => logit } that let greedy decoding give all answers, each a list of ids behind the
+# one that it follows.
 sub solve {
     my (@answers) = @_;
     my (%logits, $changed);
@@ -160,8 +160,8 @@ sub safetensors {
 
 
 # answers: name => tokens; template; special: texts of special tokens; after: tokens that answers
-# follow, too, by name; ends: tokens that end an answer, too.  Returns the members of requests by the
-# answers' names.
+# follow, too, by name; ends: tokens that end an answer, too.  Returns the members of requests by
+# the answers' names.
 sub write_chain {
     my ($directory, %args) = @_;
     my (%ids, %members, @chains);
@@ -192,7 +192,8 @@ sub write_chain {
     write_file("$directory/generation_config.json", $json->encode({
         eos_token_id => [LAST, map { $ids{$_} } grep { $ids{$_} } @{$args{ends} // []}],
     }));
-    write_file("$directory/tokenizer.json", $json->encode(add_tokens($tokenizer, \%ids, $args{special} // [])));
+    add_tokens($tokenizer, \%ids, $args{special} // []);
+    write_file("$directory/tokenizer.json", $json->encode($tokenizer));
     write_file("$directory/tokenizer_config.json",
                $json->encode({ chat_template => $args{template} }));
     write_file("$directory/model.safetensors", safetensors(weights(solve(@chains))));
