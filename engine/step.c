@@ -160,7 +160,7 @@ static int mix(moe_forward_t *f, const moe_forward_layer_t *layer, const micro_b
     {
         return -1;
     }
-    f->ops->add(f->device, m->mixed, n, f->model->hidden, m->hidden);
+    f->ops->add(f->device, m->mixed, f->model->residual_scale, n, f->model->hidden, m->hidden);
     norm(f, m->hidden, layer->post_norm, n, m->normed);
     return 0;
 }
@@ -168,7 +168,8 @@ static int mix(moe_forward_t *f, const moe_forward_layer_t *layer, const micro_b
 
 static void add_mixed(moe_forward_t *f, const micro_batch_t *m)
 {
-    f->ops->add(f->device, m->mixed, m->rows.n, f->model->hidden, m->hidden);
+    f->ops->add(f->device, m->mixed, f->model->residual_scale, m->rows.n, f->model->hidden,
+                m->hidden);
 }
 
 
@@ -323,7 +324,7 @@ const float *moe_forward_step(moe_forward_t *f, const moe_batch_t *batch, moe_er
         return NULL;
     }
     copy_blocks(f, batch);
-    f->ops->embed(f->device, f->embedding, &rows, f->hidden);
+    f->ops->embed(f->device, f->embedding, &rows, f->model->embedding_scale, f->hidden);
     if ((micro_batches > 1 ? run_layers_in_halves : run_layers)(f, &rows, error) != 0) {
         return NULL;
     }

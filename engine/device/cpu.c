@@ -189,7 +189,7 @@ typedef struct {
     const float *x, *weight, *other;
     size_t x_stride, x_step, y_stride, y_step;
     const uint32_t *index;
-    float eps;
+    float eps, scale;
     int interleaved;
     uint32_t size, width, copies, heads;
     float *y;
@@ -202,16 +202,20 @@ static void embed_rows(void *context, size_t first, size_t last, unsigned thread
     const moe_matrix_t *m = j->matrix;
 
     for (size_t i = first; i < last; i++) {
-        j->self->kernels->embed(m->data, m->element, m->columns, j->rows->tokens[i],
-                                j->y + i * m->columns);
+        float *y = j->y + i * m->columns;
+
+        j->self->kernels->embed(m->data, m->element, m->columns, j->rows->tokens[i], y);
+        for (size_t c = 0; c < m->columns && j->scale != 1; c++) {
+            y[c] *= j->scale;
+        }
     }
 }
 
 
 static void cpu_embed(moe_device_t *device, const moe_matrix_t *matrix, const moe_rows_t *rows,
-                      float *y)
+                      float scale, float *y)
 {
-    row_job_t job = {.self = cpu(device), .matrix = matrix, .rows = rows, .y = y};
+    row_job_t job = {.self = cpu(device), .matrix = matrix, .rows = rows, .scale = scale, .y = y};
 
     moe_pool_run(cpu(device)->pool, embed_rows, &job, rows->n, row_grain(matrix->columns));
 }
@@ -324,14 +328,15 @@ static void add_rows(void *context, size_t first, size_t last, unsigned thread)
 {
     const row_job_t *j = context;
 
-    j->self->kernels->add(j->x + first * j->size, (last - first) * j->size,
+    j->self->kernels->add(j->x + first * j->size, j->scale, (last - first) * j->size,
                           j->y + first * j->size);
 }
 
 
-static void cpu_add(moe_device_t *device, const float *x, uint32_t n, uint32_t size, float *y)
+static void cpu_add(moe_device_t *device, const float *x, float scale, uint32_t n, uint32_t size,
+                    float *y)
 {
-    row_job_t job = {.self = cpu(device), .x = x, .size = size, .y = y};
+    row_job_t job = {.self = cpu(device), .x = x, .scale = scale, .size = size, .y = y};
 
     moe_pool_run(cpu(device)->pool, add_rows, &job, n, row_grain(size));
 }

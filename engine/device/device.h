@@ -176,7 +176,7 @@ typedef struct {
 
     /* y[i] = row tokens[i] of a matrix: [rows->n, columns]. */
     void (*embed)(moe_device_t *device, const moe_matrix_t *matrix, const moe_rows_t *rows,
-                  float *y);
+                  float scale, float *y);
 
     /* y[i] = x[index[i]], rows of `size` floats. */
     void (*gather)(moe_device_t *device, const float *x, const uint32_t *index, uint32_t n,
@@ -207,8 +207,9 @@ typedef struct {
     void (*gate_rows)(moe_device_t *device, const float *scores, uint32_t n, uint32_t size,
                       float *y);
 
-    /* y += x over [n, size]. */
-    void (*add)(moe_device_t *device, const float *x, uint32_t n, uint32_t size, float *y);
+    /* y += scale * x over [n, size]. */
+    void (*add)(moe_device_t *device, const float *x, float scale, uint32_t n, uint32_t size,
+                float *y);
 
     /* Rotates the first `size` of `width` floats of `heads` slices of each row by its position, and
      * copies the others: slice h of row i from x + i * x_stride + h * x_step to y + i * y_stride

@@ -103,6 +103,17 @@ int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *bl
 /* The experts of a block, without weights.  0, or -1 with MOE_LIMIT. */
 int moe_model_make_experts(moe_model_t *model, moe_block_t *block, moe_error_t *error);
 
+/* What they are called where gate and up are one tensor, in this order. */
+typedef struct {
+    const char *both, *down;
+} moe_fused_names_t;
+
+/* All experts of a block so, and a single network.  0 or -1. */
+int moe_model_take_fused_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
+                               const char *prefix, const moe_fused_names_t *names);
+int moe_model_take_fused_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn,
+                             const char *prefix, const moe_fused_names_t *names);
+
 /* Reads generation_config.json and collects the EOS ids, of the config and of what it is a part of,
  * too; model->vocabulary must be set. */
 int moe_model_read_generation(moe_model_t *model, const char *directory, moe_config_t *config,

@@ -23,6 +23,8 @@ const moe_family_t *const moe_families[] = {
     &moe_family_hy_v3,
     &moe_family_ernie4_5_moe,
     &moe_family_hunyuan_v1_moe,
+    &moe_family_granitemoe,
+    &moe_family_granitemoeshared,
     NULL
 };
 

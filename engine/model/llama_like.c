@@ -45,6 +45,7 @@ typedef struct {
     int is_gpt_oss;                     /* attention has sinks; networks are those of gpt_oss.h */
     int has_dense_layers;
     int has_shared;                     /* an expert that all go through, behind a gate */
+    int is_granite;                     /* scales what flows, and names experts in its own way */
 } traits_t;
 
 typedef struct {
@@ -53,6 +54,7 @@ typedef struct {
     moe_gqa_t gqa;              /* without weights and frequencies */
     moe_windows_t windows;
     moe_rope_t rope;
+    float embedding_scale, residual_scale, logits_scale;        /* if traits->is_granite */
     moe_sparse_t sparse;        /* if traits->sparse, else: */
     moe_router_t router;        /* without weights */
     uint32_t dense_width, expert_width, shared_width;
@@ -154,6 +156,11 @@ static const switch_t hunyuan_v1_moe_switches[] = {
     { "use_qk_norm", 1 }, { "use_rotary_pos_emb", 1 }, { NULL, 0 }
 };
 
+static const char *const granite_keys[] = {
+    COMMON_KEYS, "attention_bias", "attention_multiplier", "embedding_multiplier",
+    "logits_scaling", "num_local_experts", "residual_multiplier", "shared_intermediate_size", NULL
+};
+
 static const traits_t all_traits[] = {
     {
         .family = &moe_family_olmoe, .experts_key = "num_experts",
@@ -204,6 +211,18 @@ static const traits_t all_traits[] = {
         .family = &moe_family_glm4_moe, .block = "mlp",
         .norm = MOE_QK_NORM_HEAD, .norm_key = "use_qk_norm", .rotary_share = 0.5,
         .bias_key = "attention_bias", .norm_eps = 1e-5, .sparse = &moe_sparse_deepseek_v3
+    },
+    {
+        .family = &moe_family_granitemoe, .experts_key = "num_local_experts",
+        .width_key = "intermediate_size", .block = "block_sparse_moe", .norm = MOE_QK_NORM_NONE,
+        .bias_key = "attention_bias", .output_bias = 1, .norm_eps = 1e-6,
+        .score = MOE_SCORE_SOFTMAX, .normalises = 1, .is_granite = 1
+    },
+    {
+        .family = &moe_family_granitemoeshared, .experts_key = "num_local_experts",
+        .width_key = "intermediate_size", .block = "block_sparse_moe", .norm = MOE_QK_NORM_NONE,
+        .bias_key = "attention_bias", .output_bias = 1, .norm_eps = 1e-6,
+        .score = MOE_SCORE_SOFTMAX, .normalises = 1, .is_granite = 1
     },
     {
         .family = &moe_family_hy_v3, .block = "mlp",
@@ -334,7 +353,6 @@ static void refuse_variants(const settings_t *s, moe_config_t *config)
     moe_config_uint_or(config, "moe_layer_num_skipped", 0, 0, 0);
     moe_config_expect(config, "norm_type", "rms");
     moe_config_expect(config, "qk_norm_type", "per_layer");
-    moe_config_uint_or(config, "shared_intermediate_size", 0, 0, 0);
     for (i = 0; i < sizeof(scales) / sizeof(scales[0]); i++) {
         moe_config_number_or(config, scales[i], 1, 1, 1);
     }
@@ -359,6 +377,23 @@ static void refuse_forerunners(const settings_t *s, moe_config_t *config)
     if (moe_config_bool_or(config, "qkv_bias", 0)) {
         moe_config_fail(config, "qkv_bias", "true is not supported here, see attention_bias");
     }
+}
+
+
+/* Scales are of embeddings, of sums of products of q and k, of what is added to the residual, and
+ * logits are divided by theirs. */
+static void read_granite(settings_t *s, moe_config_t *config)
+{
+    if (!s->traits->is_granite) {
+        moe_config_uint_or(config, "shared_intermediate_size", 0, 0, 0);
+        return;
+    }
+    s->gqa.scale = (float) moe_config_number_or(config, "attention_multiplier", 1, 1e-6, 1e6);
+    s->embedding_scale = (float) moe_config_number_or(config, "embedding_multiplier", 1, 1e-6, 1e6);
+    s->residual_scale = (float) moe_config_number_or(config, "residual_multiplier", 1, 1e-6, 1e6);
+    s->logits_scale = (float) (1 / moe_config_number_or(config, "logits_scaling", 1, 1e-6, 1e6));
+    s->shared_width = moe_config_uint_or(config, "shared_intermediate_size", 0, 0,
+                                         MOE_WIDTH_LIMIT);
 }
 
 
@@ -422,6 +457,7 @@ static int read_settings(settings_t *s, const moe_family_t *family, const moe_co
     } else {
         read_router(s, &config);
         read_dense_layers(s, &config);
+        read_granite(s, &config);
         refuse_forerunners(s, &config);
     }
     if (s->traits->is_gpt_oss) {
@@ -481,6 +517,25 @@ static int take_attention(moe_model_t *model, moe_gqa_t *gqa, const traits_t *tr
 }
 
 
+/* The block of layer i. */
+static int take_granite(moe_model_t *model, moe_block_t *block, uint32_t i, moe_error_t *error)
+{
+    static const moe_fused_names_t names = { "input_linear.weight", "output_linear.weight" };
+    char prefix[96];
+
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.block_sparse_moe.", i);
+    if (moe_model_take_weight(model, error, &block->router.gate, block->router.experts,
+                              model->hidden, "%srouter.layer.weight", prefix) != 0
+        || moe_model_take_fused_block(model, error, block, prefix, &names) != 0)
+    {
+        return -1;
+    }
+    snprintf(prefix, sizeof(prefix), "model.layers.%u.shared_mlp.", i);
+    return block->shared.width == 0 ? 0
+           : moe_model_take_fused_ffn(model, error, &block->shared, prefix, &names);
+}
+
+
 static int take_block(moe_model_t *model, moe_block_t *block, const traits_t *traits,
                       const char *prefix, moe_error_t *error)
 {
@@ -533,6 +588,9 @@ static int take_layer(const moe_family_t *family, moe_model_t *model, uint32_t i
     if (traits->is_gpt_oss) {
         return moe_gpt_oss_take(model, &layer->moe, prefix, error);
     }
+    if (traits->is_granite) {
+        return take_granite(model, &layer->moe, i, error);
+    }
     return layer->is_moe ? take_block(model, &layer->moe, traits, prefix, error)
            : moe_model_take_ffn(model, error, &layer->dense, prefix, &moe_usual_names);
 }
@@ -548,6 +606,11 @@ static int describe(const moe_family_t *family, moe_model_t *model, const moe_co
         || moe_model_make_rotary(model, &s.rope, s.traits->interleaved, &s.gqa.rotary, error) != 0)
     {
         return -1;
+    }
+    if (s.traits->is_granite) {
+        model->embedding_scale = s.embedding_scale;
+        model->residual_scale = s.residual_scale;
+        model->logits_scale = s.logits_scale;
     }
     for (uint32_t i = 0; i < s.outline.layers; i++) {
         moe_layer_t *layer = &model->layers[i];
@@ -620,5 +683,15 @@ const moe_family_t moe_family_ernie4_5_moe = {
 
 const moe_family_t moe_family_hunyuan_v1_moe = {
     .model_type = "hunyuan_v1_moe", .known_keys = hunyuan_v1_moe_keys, .describe = describe,
+    .take_layer = take_layer
+};
+
+const moe_family_t moe_family_granitemoe = {
+    .model_type = "granitemoe", .known_keys = granite_keys, .describe = describe,
+    .take_layer = take_layer
+};
+
+const moe_family_t moe_family_granitemoeshared = {
+    .model_type = "granitemoeshared", .known_keys = granite_keys, .describe = describe,
     .take_layer = take_layer
 };

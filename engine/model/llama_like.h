@@ -15,5 +15,7 @@ extern const moe_family_t moe_family_glm4_moe;
 extern const moe_family_t moe_family_hy_v3;
 extern const moe_family_t moe_family_ernie4_5_moe;
 extern const moe_family_t moe_family_hunyuan_v1_moe;
+extern const moe_family_t moe_family_granitemoe;
+extern const moe_family_t moe_family_granitemoeshared;
 
 #endif

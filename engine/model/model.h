@@ -149,6 +149,9 @@ typedef struct {
     char family[32];                    /* model_type */
     uint32_t hidden, vocabulary, n_layers, context;     /* context: max_position_embeddings */
     float norm_eps;
+    float embedding_scale;              /* on what the embedding gives */
+    float residual_scale;               /* on what a mixer or a network adds to a row */
+    float logits_scale;                 /* on logits: the final norm has it in its weights */
     int tied;                           /* the head is the embedding */
     moe_weight_t embedding;             /* [vocabulary, H] */
     moe_weight_t head;                  /* [vocabulary, H]; tied: the embedding's tensor */

@@ -5,9 +5,6 @@
 
 #include "engine/model/build.h"
 
-#define FUSED_UP "gate_up_proj"
-#define FUSED_DOWN "down_proj"
-
 const moe_ffn_names_t moe_usual_names = {
     "gate_proj.weight", "up_proj.weight", "down_proj.weight"
 };
@@ -38,6 +35,9 @@ int moe_model_take_outline(moe_model_t *model, const moe_outline_t *outline, moe
     model->context = outline->context;
     model->norm_eps = outline->norm_eps;
     model->tied = outline->tied;
+    model->embedding_scale = 1;
+    model->residual_scale = 1;
+    model->logits_scale = 1;
     model->layers = moe_model_allocate(model, outline->layers, sizeof(*model->layers), error);
     return model->layers ? 0 : -1;
 }
@@ -107,18 +107,18 @@ static int has_shape(const moe_model_t *model, const char *prefix, const char *n
 /* All experts in two tensors, each one's gate before its up: [experts, 2 width, H] and
  * [experts, H, width], or each expert transposed.  One of the two always tells. */
 static int take_fused(moe_model_t *model, moe_error_t *error, moe_block_t *block,
-                      const char *prefix)
+                      const char *prefix, const moe_fused_names_t *names)
 {
     const uint32_t hidden = model->hidden, width = block->width, experts = block->router.experts;
-    const int turned = has_shape(model, prefix, FUSED_UP, experts, hidden, 2 * width)
-                       && has_shape(model, prefix, FUSED_DOWN, experts, width, hidden);
+    const int turned = has_shape(model, prefix, names->both, experts, hidden, 2 * width)
+                       && has_shape(model, prefix, names->down, experts, width, hidden);
     const uint64_t size = (uint64_t) width * hidden;
     moe_weight_t up, down;
 
     if (moe_model_take_parts(model, error, &up, experts, turned ? hidden : 2 * width,
-                             turned ? 2 * width : hidden, "%s" FUSED_UP, prefix) != 0
+                             turned ? 2 * width : hidden, "%s%s", prefix, names->both) != 0
         || moe_model_take_parts(model, error, &down, experts, turned ? width : hidden,
-                                turned ? hidden : width, "%s" FUSED_DOWN, prefix) != 0)
+                                turned ? hidden : width, "%s%s", prefix, names->down) != 0)
     {
         return -1;
     }
@@ -159,25 +159,48 @@ int moe_model_make_experts(moe_model_t *model, moe_block_t *block, moe_error_t *
 int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
                          const char *prefix, const moe_ffn_names_t *names)
 {
+    static const moe_fused_names_t fused = { "gate_up_proj", "down_proj" };
     const uint32_t hidden = model->hidden, width = block->width, experts = block->router.experts;
     const size_t step = sizeof(moe_ffn_t);
-    moe_ffn_t *first;
-    char fused[160];
+    char name[160];
 
     if (moe_model_make_experts(model, block, error) != 0) {
         return -1;
     }
-    first = block->experts;
-    snprintf(fused, sizeof(fused), "%s" FUSED_UP, prefix);
-    if (moe_tensors_find(model->tensors, fused) != NULL) {
-        return take_fused(model, error, block, prefix);
+    snprintf(name, sizeof(name), "%s%s", prefix, fused.both);
+    if (moe_tensors_find(model->tensors, name) != NULL) {
+        return take_fused(model, error, block, prefix, &fused);
     }
-    return moe_model_take_experts(model, error, &first->gate, step, experts, width, hidden, prefix,
-                                  names->gate)
-           || moe_model_take_experts(model, error, &first->up, step, experts, width, hidden, prefix,
-                                     names->up)
-           || moe_model_take_experts(model, error, &first->down, step, experts, hidden, width,
-                                     prefix, names->down) ? -1 : 0;
+    return moe_model_take_experts(model, error, &block->experts->gate, step, experts, width,
+                                  hidden, prefix, names->gate)
+           || moe_model_take_experts(model, error, &block->experts->up, step, experts, width,
+                                     hidden, prefix, names->up)
+           || moe_model_take_experts(model, error, &block->experts->down, step, experts, hidden,
+                                     width, prefix, names->down) ? -1 : 0;
+}
+
+
+int moe_model_take_fused_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
+                               const char *prefix, const moe_fused_names_t *names)
+{
+    return moe_model_make_experts(model, block, error) != 0
+           || take_fused(model, error, block, prefix, names) != 0 ? -1 : 0;
+}
+
+
+int moe_model_take_fused_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn,
+                             const char *prefix, const moe_fused_names_t *names)
+{
+    if (moe_model_take_weight(model, error, &ffn->gate, 2 * ffn->width, model->hidden, "%s%s",
+                              prefix, names->both) != 0)
+    {
+        return -1;
+    }
+    ffn->gate.rows = ffn->width;
+    ffn->up = ffn->gate;
+    ffn->up.offset += (uint64_t) ffn->width * model->hidden;
+    return moe_model_take_weight(model, error, &ffn->down, model->hidden, ffn->width, "%s%s",
+                                 prefix, names->down);
 }
 
 
@@ -189,6 +212,9 @@ static int take_ends(moe_model_t *model, moe_error_t *error)
                                  "model.norm.weight") != 0)
     {
         return -1;
+    }
+    for (uint32_t i = 0; i < model->hidden; i++) {
+        model->final_norm.values[i] *= model->logits_scale;
     }
     if (!model->tied) {
         return moe_model_take_weight(model, error, &model->head, model->vocabulary, model->hidden,

@@ -112,8 +112,8 @@ typedef struct {
     /* y *= sigmoid(score) */
     void (*gate_row)(float score, size_t n, float *y);
 
-    /* y += x */
-    void (*add)(const float *x, size_t n, float *y);
+    /* y += scale * x */
+    void (*add)(const float *x, float scale, size_t n, float *y);
 
     /* y = sum of weights[s] * x[index[s]] in the order of s, then + shared unless that is NULL.
      * x: rows of n floats. */

@@ -87,10 +87,10 @@ static void gate_row(float score, size_t n, float *y)
 }
 
 
-static void add(const float *x, size_t n, float *y)
+static void add(const float *x, float scale, size_t n, float *y)
 {
     for (size_t i = 0; i < n; i++) {
-        y[i] += x[i];
+        y[i] += scale * x[i];
     }
 }
 

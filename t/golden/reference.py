@@ -155,6 +155,15 @@ CASES = {
                          attention_bias=False, rope_scaling={
                              'type': 'dynamic', 'alpha': 1000.0, 'factor': 1.0, 'beta_fast': 32,
                              'beta_slow': 1, 'mscale': 1.0, 'mscale_all_dim': 1.0}),
+    'Granite-MoE': dict(COMMON, architectures=['GraniteMoeForCausalLM'], model_type='granitemoe',
+                        num_local_experts=8, intermediate_size=32, embedding_multiplier=12.0,
+                        attention_multiplier=0.0625, residual_multiplier=0.22, logits_scaling=6.0,
+                        attention_bias=False, rope_scaling=None),
+    'Granite-MoE, shared': dict(COMMON, architectures=['GraniteMoeSharedForCausalLM'],
+                                model_type='granitemoeshared', num_local_experts=8,
+                                intermediate_size=32, shared_intermediate_size=48,
+                                embedding_multiplier=12.0, attention_multiplier=0.3,
+                                residual_multiplier=0.5, logits_scaling=8.0, attention_bias=False),
 }
 CLASSES = {'kimi_k2': 'deepseek_v3'}
 

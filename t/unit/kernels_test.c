@@ -327,6 +327,7 @@ static void test_add_combine(void **state)
         const uint32_t index[3] = {4, 0, 2};
         const float weights[3] = {0.5f, -1.25f, 3.0f};
         float *x = random_floats(5 * n, 2), *shared = random_floats(n, 2), y[2][41];
+        float scaled[40];
 
         for (size_t k = 0; k < n_isas; k++) {
             float *out = y[k > 0];
@@ -336,8 +337,13 @@ static void test_add_combine(void **state)
             assert_same(out, y[0], n);
             assert_true(out[n] == -1.0f);
             isas[k]->combine(x, index, weights, 3, NULL, n, out);
-            isas[k]->add(shared, n, out);
+            isas[k]->add(shared, 1, n, out);
             assert_same(out, y[0], n);
+            memcpy(scaled, out, n * sizeof(float));
+            isas[k]->add(shared, -0.3f, n, scaled);
+            for (size_t i = 0; i < n; i++) {
+                assert_true(scaled[i] == out[i] + -0.3f * shared[i]);
+            }
         }
         for (size_t i = 0; i < n; i++) {
             float sum = weights[0] * x[4 * n + i];
