@@ -152,27 +152,37 @@ static int make_model(moe_token_model_t *model, moe_error_t *error)
 }
 
 
-static moe_token_model_t *load_model(const char *directory, moe_error_t *error)
+moe_token_model_t *moe_tiktoken_model(const char *text, size_t size, moe_error_t *error)
 {
     moe_token_model_t *model = moe_token_model_create(error);
-    size_t size, count, bytes;
-    char path[PATH_MAX], *data;
-    int rc = -1;
+    size_t count, bytes;
 
-    data = model != NULL && moe_file_path(path, directory, FILE_NAME, error) == 0
-           ? moe_file_load(path, 0, FILE_LIMIT, &size, error) : NULL;
-    if (data != NULL && read_lines(data, size, NULL, &count, &bytes, error) == 0
+    if (model != NULL && read_lines(text, size, NULL, &count, &bytes, error) == 0
         && moe_vocab_init(&model->vocab, count, bytes, (uint32_t) count, error) == 0
-        && read_lines(data, size, &model->vocab, &count, &bytes, error) == 0
-        && check_bytes(&model->vocab, error) == 0)
+        && read_lines(text, size, &model->vocab, &count, &bytes, error) == 0
+        && check_bytes(&model->vocab, error) == 0 && make_model(model, error) == 0)
     {
-        rc = make_model(model, error);
+        return model;
     }
-    free(data);
-    if (rc != 0) {
-        moe_token_model_free(model);
+    moe_token_model_free(model);
+    return NULL;
+}
+
+
+static moe_token_model_t *load_model(const char *directory, moe_error_t *error)
+{
+    moe_token_model_t *model = NULL;
+    char path[PATH_MAX], *text;
+    size_t size;
+
+    if (moe_file_path(path, directory, FILE_NAME, error) != 0) {
         return NULL;
     }
+    text = moe_file_load(path, 0, FILE_LIMIT, &size, error);
+    if (text != NULL) {
+        model = moe_tiktoken_model(text, size, error);
+    }
+    free(text);
     return model;
 }
 

@@ -13,6 +13,10 @@
 /* 1 when a directory holds tiktoken.model and no tokenizer.json. */
 int moe_tiktoken_is_in(const char *directory);
 
+/* The model that the text of such a file describes, its tokens in the byte-level alphabet.  NULL
+ * with MOE_BAD_MODEL or MOE_LIMIT. */
+moe_token_model_t *moe_tiktoken_model(const char *text, size_t size, moe_error_t *error);
+
 /* NULL with MOE_BAD_MODEL. */
 moe_tokenizer_t *moe_tiktoken_load(const char *directory, moe_error_t *error);
 
