@@ -12,6 +12,7 @@ hundred texts at a time, and over what the ids decode to.  The texts are those o
 which makes them again.
 """
 import base64
+import collections
 import hashlib
 import io
 import json
@@ -156,7 +157,8 @@ def begin(text, number):
     return processors.TemplateProcessing(single=f'{text} $A', special_tokens=[(text, number)])
 
 
-def byte_level(training, steps, normalizer=None, added=SPECIAL, whole=(), bos=None):
+def byte_level(training, steps, normalizer=None, added=SPECIAL, whole=0, ignore_merges=True,
+               bos=None):
     tokenizer = Tokenizer(models.BPE())
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -165,12 +167,16 @@ def byte_level(training, steps, normalizer=None, added=SPECIAL, whole=(), bos=No
     tokenizer.train_from_iterator(training, trainers.BpeTrainer(
         vocab_size=VOCABULARY, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False))
-    if whole:                   # tokens that no merges make, found by ignore_merges
+    if whole:                   # tokens that no merges make, found by ignore_merges only
         made = json.loads(tokenizer.to_str())
         vocabulary = made['model']['vocab']
-        made['model']['ignore_merges'] = True
-        for text in whole:
-            vocabulary.setdefault(text, len(vocabulary))
+        made['model']['ignore_merges'] = ignore_merges
+        pieces = collections.Counter(piece for text in training
+                                     for piece, _ in steps.pre_tokenize_str(text))
+        for text, _ in sorted(pieces.items(), key=lambda item: (-item[1], item[0])):
+            if text not in vocabulary and whole > 0:
+                vocabulary[text] = len(vocabulary)
+                whole -= 1
         tokenizer = Tokenizer.from_str(json.dumps(made))
     tokenizer.add_tokens(added)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
@@ -256,18 +262,16 @@ CONFIGURATIONS = {
     'o200k': ('gpt-4o', known_splits(O200K)),
     'qwen2': ('qwen2', known_splits(QWEN2, normalizer=normalizers.NFC())),
     'qwen35': ('qwen35', known_splits(QWEN35, normalizer=normalizers.NFC())),
-    'llama3': ('llama-bpe', known_splits(
-        CL100K, bos='<|im_start|>', whole=['Ġinternationalisation', 'antidisestablishmentarianism',
-                                           'ccc', 'deadbeef'])),
+    'llama3': ('llama-bpe', known_splits(CL100K, bos='<|im_start|>', whole=10)),
     'glm': ('glm4', lambda training: byte_level(
-        training, splits(CL100K, behavior='removed', invert=True))),
+        training, splits(CL100K, behavior='removed', invert=True), whole=10, ignore_merges=False)),
     'deepseek-v3': ('deepseek-v3', known_splits(
         *DEEPSEEK_V3, added=[token('<｜begin▁of▁sentence｜>')] + SPECIAL + FLAGS[:1])),
     'gpt2': (None, lambda training: byte_level(
         training, splits(gpt2=True), normalizer=normalizers.NFC(), added=FLAGS)),
     'starcoder': ('starcoder', lambda training: byte_level(training,
                                                            splits(gpt2=True, digits=True))),
-    'kimi': ('kimi-k2', known_splits(KIMI, whole=['Ġtheword'])),
+    'kimi': ('kimi-k2', known_splits(KIMI, whole=10)),
     'bailing': ('bailingmoe2', known_splits(BAILING)),
     'mixtral': (None, sentence_piece_bpe),
     'mixtral-first': (None, lambda training: sentence_piece_bpe(
@@ -300,7 +304,7 @@ def sentence_piece(training):
 
 def rank_bpe(training):
     """Kimi's form: tokens and ranks, and a configuration that names some special tokens."""
-    made = known_splits(KIMI, added=[], whole=['Ġtheword'])(training)
+    made = known_splits(KIMI, added=[], whole=10)(training)
     to_byte = {c: byte for byte, c in alphabet().items()}
     ranks = {bytes(to_byte[c] for c in text): rank
              for text, rank in made['model']['vocab'].items()}
