@@ -188,8 +188,9 @@ def tensor_data(seed, name, dtype, shape, center, width):
     return x.astype(np.uint8 if dtype == 'U8' else np.float32).tobytes()
 
 
-def distribution(name, shape):
-    """Type, center and width of a tensor's values: unit variance in, unit variance out."""
+def distribution(name, shape, tied):
+    """Type, center and width of a tensor's values: unit variance in, unit variance out.  As a
+    head, embeddings of that size would give each token back."""
     if name.endswith('_blocks'):
         return 'U8', 128, 127.5
     if name.endswith('_scales'):
@@ -199,7 +200,7 @@ def distribution(name, shape):
     if name.endswith('e_score_correction_bias'):
         return 'F32', -1, 0.25          # negative scores: an excluded group must be below all
     if name.endswith(('embed_tokens.weight', 'sinks')):
-        return 'BF16', 0, 1
+        return 'BF16', 0, 0.125 if tied else 1
     if name.endswith('bias'):
         return 'BF16', 0, 0.25
     fan_in = shape[-1 if name.endswith('.weight') else -2]
@@ -223,7 +224,9 @@ def published_tensors(config, quantised):
             tensors[name + '_scales'] = [experts, rows, columns // 32]
         else:
             tensors[name] = shape
-    return {name: (*distribution(name, shape), shape) for name, shape in sorted(tensors.items())}
+    tied = config['tie_word_embeddings']
+    return {name: (*distribution(name, shape, tied), shape)
+            for name, shape in sorted(tensors.items())}
 
 
 def as_class(config):
@@ -312,13 +315,13 @@ def try_seed(config, seed, tensors, prompt):
 
 
 def run_case(name, config, prompt):
-    """The first seed whose routers and tokens are never near a tie."""
+    """The first seed whose routers and tokens are never near a tie, and not always the same."""
     tensors = published_tensors(config, 'quantization_config' in config)
     for seed in range(1, 100):
         logits, greedy, spread, margin = try_seed(config, seed, tensors, prompt)
         print('%-20s seed %d: float32 against float64 %.2g, smallest greedy margin %.2g'
               % (name, seed, spread, margin), file=sys.stderr)
-        if spread < 1e-5 and margin > 5e-3:
+        if spread < 1e-5 and margin > 5e-3 and len(set(greedy)) > 8:
             break
     return dict(name=name, config=config, saved=saved_config(config), seed=seed, tensors=compact(tensors),
                 logits=[[float('%.6g' % v) for v in logits[row]] for row in ROWS],
