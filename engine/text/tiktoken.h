@@ -1,8 +1,8 @@
 /*
  * tiktoken.model, the tokenizer of Kimi-K2: a token per line, its bytes in base64 and its rank,
  * which is its id.  There are no merges: the pair whose bytes are the token of the lowest rank
- * comes first.  What else the tokenizer is made of is fixed in Kimi's code: its regex, how long texts are cut, 256
- * special tokens behind the others, which tokenizer_config.json names.
+ * comes first.  What else the tokenizer is made of is fixed in Kimi's code: its regex, how long
+ * texts are cut, 256 special tokens behind the others, which tokenizer_config.json names.
  */
 
 #ifndef MOE_TIKTOKEN_H

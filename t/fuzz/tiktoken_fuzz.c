@@ -1,7 +1,7 @@
 /*
- * Lines of tiktoken.model, and after a NUL bytes to encode.  A file that loads has a token for every
- * byte, so that the tokens are the bytes again.  The lines of single bytes, without which none
- * loads, are not fuzzed.
+ * Lines of tiktoken.model, and after a NUL bytes to encode.  A file that loads has a token for
+ * every byte, so that the tokens are the bytes again.  The lines of single bytes, without which
+ * none loads, are not fuzzed.
  */
 
 #include <openssl/evp.h>

@@ -177,10 +177,10 @@ static void tokens(void **state)
     moe_text_t text = { 0 };
     moe_ids_t ids = { 0 };
     moe_error_t error;
-    moe_tokenizer_t *tokenizer = load(bytes_and("YWI= 256\n\nYWJj 257", -1), "{\"added_tokens_decoder\":"
-                                      "{\"260\": {\"content\": \"[EOS]\", \"special\": true}}}",
-                                      &error);
+    moe_tokenizer_t *tokenizer;
 
+    tokenizer = load(bytes_and("YWI= 256\n\nYWJj 257", -1), "{\"added_tokens_decoder\":"
+                     "{\"260\": {\"content\": \"[EOS]\", \"special\": true}}}", &error);
     assert_string_equal(error.message, "");
     assert_non_null(tokenizer);
     assert_int_equal(moe_tokenizer_size(tokenizer), 258 + 256);
