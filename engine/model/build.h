@@ -66,8 +66,8 @@ int moe_model_take_experts(moe_model_t *model, moe_error_t *error, moe_weight_t 
                            uint32_t count, uint32_t rows, uint32_t columns, const char *prefix,
                            const char *name);
 
-/* Takes the vector [size] or [1, size], widens it to f32 and counts its parameters; NaN and infinity are
- * refused.  0 or -1. */
+/* Takes the vector [size] or [1, size], widens it to f32 and counts its parameters; NaN and
+ * infinity are refused.  0 or -1. */
 int moe_model_take_vector(moe_model_t *model, moe_error_t *error, moe_vector_t *vector,
                           uint32_t size, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
@@ -95,8 +95,9 @@ extern const moe_ffn_names_t moe_usual_names;   /* gate_proj, up_proj, down_proj
 int moe_model_take_ffn(moe_model_t *model, moe_error_t *error, moe_ffn_t *ffn, const char *prefix,
                        const moe_ffn_names_t *names);
 
-/* The same for all experts of a block: block->router.experts of block->width; or "PREFIXgate_up_proj"
- * and "PREFIXdown_proj" of all of them, as newer writers store experts.  0 or -1. */
+/* The same for all experts of a block: block->router.experts of block->width; or
+ * "PREFIXgate_up_proj" and "PREFIXdown_proj" of all of them, as newer writers store experts.  0 or
+ * -1. */
 int moe_model_take_block(moe_model_t *model, moe_error_t *error, moe_block_t *block,
                          const char *prefix, const moe_ffn_names_t *names);
 

@@ -1,7 +1,8 @@
 /*
- * DeepSeek-V2, V3 and those that use V3's code (Kimi-K2, GLM-4.7-Flash).  The config is read into one struct of
- * checked settings first; all bounds are chosen so that products of two of them fit 32 bits, and
- * every count that sizes memory is confirmed by tensors of that shape before the next is believed.
+ * DeepSeek-V2, V3 and those that use V3's code (Kimi-K2, GLM-4.7-Flash).  The config is read into
+ * one struct of checked settings first; all bounds are chosen so that products of two of them fit
+ * 32 bits, and every count that sizes memory is confirmed by tensors of that shape before the next
+ * is believed.
  */
 
 #include "engine/model/deepseek.h"

@@ -42,11 +42,11 @@ static const char *const neutral_keys[] = {
     "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
     "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix",
     "pretraining_tp", "problem_type", "pruned_heads", "quantization_config",
-    "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "sep_token_id", "seq_aux",
-    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
-    "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
-    "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16",
-    "use_cache",
+    "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate",
+    "router_aux_loss_coef", "sep_token_id", "seq_aux", "suppress_tokens", "task_specific_params",
+    "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p",
+    "torch_dtype", "torchscript", "transformers_version", "typical_p", "unsloth_fixed",
+    "unsloth_version", "use_bfloat16", "use_cache",
     NULL
 };
 

@@ -1,7 +1,8 @@
 /*
- * OLMoE, Mixtral, Qwen2-MoE, Qwen3-MoE, MiniMax-M2 and GLM-4.5: Llama's layer with experts.  What
- * distinguishes them is a row of the table of traits: names of keys and tensors, biases, the norm of
- * queries and keys, how much of a head rotates, how experts are chosen and weighted, a shared one.
+ * Llama's layer with experts: OLMoE, Mixtral, Qwen2-MoE, Qwen3-MoE, gpt-oss, MiniMax-M2, GLM-4.5,
+ * Granite-MoE, Hy3, ERNIE-4.5-MoE, Hunyuan-A13B.  What distinguishes them is a row of the table of
+ * traits: names of keys and tensors, biases, windows, the norm of queries and keys, how much of a
+ * head rotates, how experts are chosen and weighted, shared ones.
  */
 
 #include "engine/model/llama_like.h"
@@ -30,7 +31,7 @@ typedef struct {
     int norm_otherwise;
     const char *q_norm, *k_norm;        /* NULL: q_norm, k_norm */
     int interleaved;                    /* rotates pairs (2j, 2j + 1) */
-    double rotary_share;                /* of a head, where the config says nothing; 0: always all */
+    double rotary_share;                /* of a head, where the config says none; 0: always all */
     const char *bias_key;               /* of biases of q, k and v; NULL: never */
     int bias_otherwise;                 /* where the config says nothing */
     int output_bias;                    /* where the others are, the output has one, too */
@@ -38,7 +39,8 @@ typedef struct {
     double norm_eps;                    /* where the config says nothing */
     int is_tied;                        /* likewise */
     const switch_t *switches;           /* ended by a NULL; NULL: none */
-    const moe_sparse_spelling_t *sparse;    /* networks are those of sparse.h; the rest is not used */
+    const moe_sparse_spelling_t *sparse;        /* networks are those of sparse.h; what follows is
+                                                 * not used; NULL: they are not */
     moe_score_t score;
     const char *selection_bias;         /* tensor of the router's, below `block`; NULL: none */
     int normalises;                     /* always, else as norm_topk_prob says */
@@ -138,9 +140,9 @@ static const switch_t ernie4_5_moe_switches[] = {
 
 /* Keys of variants that see, classify or share caches say nothing here. */
 static const char *const hunyuan_v1_moe_keys[] = {
-    COMMON_KEYS, "add_classification_head", "attention_bias", "attention_head_dim", "cla_share_factor",
-    "class_num", "dense_list", "eod_token_id", "group_limited_greedy", "im_end_id",
-    "im_newline_id", "im_start_id", "mask_init_id", "mlp_bias", "moe_drop_tokens",
+    COMMON_KEYS, "add_classification_head", "attention_bias", "attention_head_dim",
+    "cla_share_factor", "class_num", "dense_list", "eod_token_id", "group_limited_greedy",
+    "im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "mlp_bias", "moe_drop_tokens",
     "moe_intermediate_size", "moe_layer_num_skipped", "moe_random_routing_dropped_token",
     "moe_topk", "n_group", "norm_topk_prob", "norm_type", "num_experts", "num_media_embeds",
     "num_shared_expert", "org_vocab_size", "pad_id", "pool_type", "position_embedding_xdrope",

@@ -185,9 +185,9 @@ struct moe_family_s {
      * family.c; others are refused. */
     const char *const *known_keys;
     const char *quantised;      /* quant_method of quantised weights that it takes; NULL: none */
-    /* Reads the whole config, without looking at the weights: fills the model's sizes and the shapes
-     * of its layers, vectors that are to be taken with their size among them.  Failures are said to
-     * config->error. */
+    /* Reads the whole config, without looking at the weights: fills the model's sizes and the
+     * shapes of its layers, vectors that are to be taken with their size among them.  Failures are
+     * said to config->error. */
     int (*describe)(const moe_family_t *family, moe_model_t *model, const moe_config_t *config,
                     moe_error_t *error);
     /* Takes the tensors of a layer that was described from model->tensors. */

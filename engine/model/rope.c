@@ -170,8 +170,8 @@ static void read_scaling(moe_rope_t *rope, moe_config_t *scaling, moe_config_t *
 }
 
 
-/* A share is given beside the scaling or in it, or as a number of dimensions; where a config says it
- * twice it must say the same. */
+/* A share is given beside the scaling or in it, or as a number of dimensions; where a config says
+ * it twice it must say the same. */
 static uint32_t read_width(moe_config_t *config, moe_config_t *scaling, uint32_t head, double share)
 {
     static const char key[] = "partial_rotary_factor";

@@ -10,7 +10,7 @@
 
 /* How a family spells it. */
 typedef struct {
-    const char *experts_key, *top_k_key, *shared_key;   /* numbers; or one for each layer, the same */
+    const char *experts_key, *top_k_key, *shared_key;   /* numbers, or one per layer, the same */
     const char *shared_width_key;                       /* width of a shared expert */
     const char *scale_key, *normalise_key;              /* NULL: 1; always */
     int normalise_otherwise;                            /* where the config says nothing */
@@ -39,7 +39,7 @@ typedef struct {
     uint32_t dense_width, expert_width, shared_width;
     moe_router_t router;        /* without weights */
     uint32_t first_moe, last_moe, moe_frequency;
-    uint32_t phase;             /* layers i with experts: i + phase is a multiple of the frequency */
+    uint32_t phase;             /* layer i has experts if i + phase is a multiple of that */
     const json_t *layer_types;  /* the config's: "dense" or "sparse" per layer; NULL: as above */
 } moe_sparse_t;
 

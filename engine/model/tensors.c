@@ -34,9 +34,9 @@ typedef struct {
 
 struct moe_tensors_s {
     const char *source;
-    const moe_tensor_names_t *names;    /* NULL: the files' names are those that are asked for ... */
-    const char *model, *beside;         /* ... but for these before what follows "model.", and before
-                                         * other names; NULL: nothing */
+    const moe_tensor_names_t *names;    /* NULL: files' names are those that are asked for ... */
+    const char *model, *beside;         /* ... but for what is instead of "model.", and before other
+                                         * names; NULL: nothing */
     shard_t *shards;            /* sorted by name */
     uint32_t n_shards;
     moe_tensor_list_t list;     /* sorted by name */

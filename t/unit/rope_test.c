@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/mixer/rope.h"
 #include "engine/model/rope.h"
 
 #define HEAD 64u
@@ -196,6 +197,33 @@ static void test_longrope(void **state)
 }
 
 
+/* The context that is served tells which frequencies a table is made of. */
+static void test_tables(void **state)
+{
+    static const float near[1] = { 0.5f }, far[1] = { 0.25f };
+    const moe_rotary_t rotary = {
+        .size = 2, .frequencies = near, .magnitude = 1, .long_frequencies = far,
+        .long_magnitude = 2, .short_context = 4
+    }, plain = { .size = 2, .frequencies = near, .magnitude = 1 };
+    moe_rope_tables_t tables = { 0 };
+    moe_error_t error;
+    moe_pool_t *pool = moe_pool_create(1, &error);
+    moe_device_t *device = pool != NULL ? moe_device_cpu(pool, &error) : NULL;
+    const float *first, *second;
+
+    assert_non_null(device);
+    first = moe_rope_table(&tables, device, &rotary, 4, &error);
+    second = moe_rope_table(&tables, device, &rotary, 5, &error);
+    assert_true(first != NULL && second != NULL && first != second);
+    assert_true(first[2 * 3] == (float) cos(1.5) && first[2 * 3 + 1] == (float) sin(1.5));
+    assert_true(second[2 * 3] == (float) (2 * cos(0.75)));
+    assert_true(second[2 * 3 + 1] == (float) (2 * sin(0.75)));
+    assert_ptr_equal(moe_rope_table(&tables, device, &plain, 4, &error), first);
+    device->ops->free(device);
+    moe_pool_free(pool);
+}
+
+
 static void test_refusals(void **state)
 {
     static const struct {
@@ -262,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_yarn),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_longrope),
+        cmocka_unit_test(test_tables),
         cmocka_unit_test(test_refusals),
     };
 

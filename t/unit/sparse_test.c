@@ -151,6 +151,7 @@ static void test_refusals(void **state)
         { ernie, "{\"moe_layer_end_index\": 4}", "moe_layer_end_index: 4 is not within 0..3" },
         { ernie, "{\"moe_layer_start_index\": -1}", "moe_layer_start_index: -1 is not within" },
         { ernie, "{\"moe_k\": 9}", "moe_k: 9 is not within 1..8" },
+        { ernie, "{\"num_experts_per_tok\": 2}", "num_experts_per_tok: 2 is not within 3..3" },
         { hunyuan, "{\"moe_topk\": [3, 3, 2, 3]}", "moe_topk: layers that differ" },
         { hunyuan, "{\"moe_topk\": []}", "moe_topk: missing" },
         { hunyuan, "{\"moe_topk\": [9, 9, 9, 9]}", "moe_topk: 9 is not within 1..8" },
