@@ -16,6 +16,7 @@ const moe_family_t *const moe_families[] = {
     &moe_family_mixtral,
     &moe_family_qwen2_moe,
     &moe_family_qwen3_moe,
+    &moe_family_qwen3_vl_moe,
     &moe_family_gpt_oss,
     &moe_family_minimax_m2,
     &moe_family_glm4_moe,
@@ -52,11 +53,12 @@ static const char *const neutral_keys[] = {
 
 
 /* Models of several kinds of input, and their keys that say nothing of the language model. */
-static const char *const wrappers[] = { "kimi_k25", NULL };
+static const char *const wrappers[] = { "kimi_k25", "qwen3_vl_moe", NULL };
 
 static const char *const wrapper_keys[] = {
-    "ignore_index", "media_placeholder_token_id", "text_config", "tie_word_embeddings",
-    "use_unified_vision_chunk", "video_placeholder", "vision_config", NULL
+    "ignore_index", "image_token_id", "media_placeholder_token_id", "text_config",
+    "tie_word_embeddings", "use_unified_vision_chunk", "video_placeholder", "video_token_id",
+    "vision_config", "vision_end_token_id", "vision_start_token_id", NULL
 };
 
 

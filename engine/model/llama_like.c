@@ -195,6 +195,14 @@ static const traits_t all_traits[] = {
         .norm_eps = 1e-6, .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1
     },
     {
+        .family = &moe_family_qwen3_vl_moe, .experts_key = "num_experts",
+        .width_key = "moe_intermediate_size", .block = "mlp",
+        .expert = { "gate_proj.weight", "up_proj.weight", "down_proj.weight" },
+        .norm = MOE_QK_NORM_HEAD, .norm_key = "use_qk_norm", .norm_otherwise = 1,
+        .bias_key = "attention_bias", .output_bias = 1, .windows = MOE_WINDOWS_SWITCHED,
+        .norm_eps = 1e-6, .score = MOE_SCORE_SOFTMAX, .has_dense_layers = 1
+    },
+    {
         .family = &moe_family_gpt_oss, .experts_key = "num_local_experts",
         .width_key = "intermediate_size", .block = "mlp",
         .norm = MOE_QK_NORM_NONE, .bias_key = "attention_bias", .bias_otherwise = 1,
@@ -695,5 +703,10 @@ const moe_family_t moe_family_granitemoe = {
 
 const moe_family_t moe_family_granitemoeshared = {
     .model_type = "granitemoeshared", .known_keys = granite_keys, .describe = describe,
+    .take_layer = take_layer
+};
+
+const moe_family_t moe_family_qwen3_vl_moe = {
+    .model_type = "qwen3_vl_moe_text", .known_keys = qwen3_moe_keys, .describe = describe,
     .take_layer = take_layer
 };

@@ -9,6 +9,7 @@ extern const moe_family_t moe_family_olmoe;
 extern const moe_family_t moe_family_mixtral;
 extern const moe_family_t moe_family_qwen2_moe;
 extern const moe_family_t moe_family_qwen3_moe;
+extern const moe_family_t moe_family_qwen3_vl_moe;      /* the language model of qwen3_vl_moe */
 extern const moe_family_t moe_family_gpt_oss;
 extern const moe_family_t moe_family_minimax_m2;
 extern const moe_family_t moe_family_glm4_moe;

@@ -12,8 +12,10 @@
 #define FACTOR_LIMIT 1e6
 #define CONTEXT_LIMIT (1u << 30)
 
+/* Multimodal positions (mrope) differ only in what is no text. */
 static const char *const common_keys[] = {
-    "partial_rotary_factor", "rope_theta", "rope_type", "type", NULL
+    "mrope_interleaved", "mrope_section", "partial_rotary_factor", "rope_theta", "rope_type",
+    "type", NULL
 };
 
 static const char *const linear_keys[] = { "factor", "original_max_position_embeddings", NULL };

@@ -251,6 +251,33 @@ static void test_wrapped_models(void **state)
 }
 
 
+/* Qwen3-VL's language model is Qwen3-MoE, with experts in two tensors and positions of three axes
+ * that are the same for text. */
+static void test_qwen3_vl(void **state)
+{
+    const tiny_model_t options = tiny_model_gqa("qwen3_moe");
+    tiny_files_t files = tiny_model_make(&options), wrapped;
+    tiny_files_t fused = copy_without(&files, ".mlp.experts.");
+    char prefix[64];
+
+    for (uint32_t l = 0; l < options.layers; l++) {
+        snprintf(prefix, sizeof(prefix), "model.layers.%u.mlp.experts.", l);
+        fuse_layer(&fused, &files, &options, prefix, 1);
+    }
+    json_object_set_new(fused.config, "model_type", json_string("qwen3_vl_moe_text"));
+    json_object_set_new(fused.config, "rope_scaling", json_pack(
+        "{s:s, s:b, s:[i, i, i]}", "rope_type", "default", "mrope_interleaved", 1,
+        "mrope_section", 4, 2, 2));
+    wrapped = wrap(&fused, 1);
+    json_object_set_new(wrapped.config, "model_type", json_string("qwen3_vl_moe"));
+    json_object_set_new(wrapped.config, "image_token_id", json_integer(5));
+    check_same(&files, &wrapped);
+    tiny_model_free(&wrapped);
+    tiny_model_free(&fused);
+    tiny_model_free(&files);
+}
+
+
 /* What is said of the outer config, of the inner one, and of tensors. */
 static void test_wrapped_damage(void **state)
 {
@@ -333,6 +360,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fused_experts),
         cmocka_unit_test(test_wrapped_models),
+        cmocka_unit_test(test_qwen3_vl),
         cmocka_unit_test(test_wrapped_damage),
         cmocka_unit_test(test_wrapped_settings),
     };

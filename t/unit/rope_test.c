@@ -127,6 +127,8 @@ static void test_types(void **state)
         { "{\"rope_parameters\": {\"rope_theta\": 10000, \"partial_rotary_factor\": 0.5}}", 64, 1,
           32, 8, 0.01 },
         { "{\"partial_rotary_factor\": 1.0}", 64, 0, 64, 16, 0.01 },
+        { "{\"rope_scaling\": {\"rope_type\": \"default\", \"mrope_interleaved\": true, "
+          "\"mrope_section\": [24, 20, 20]}}", 64, 0, 64, 16, 0.01 },
         /* Hunyuan: theta becomes 11158839.92508 */
         { "{\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 1000.0, \"factor\": 1.0, "
           "\"beta_fast\": 32, \"beta_slow\": 1, \"mscale\": 1.0, \"mscale_all_dim\": 1.0}}",
@@ -235,8 +237,8 @@ static void test_refusals(void **state)
           "config.json: rope_scaling: rope_type: \"ntk\" is not supported" },
         { "{\"rope_scaling\": {\"rope_type\": \"mrope\", \"mrope_section\": [8, 12, 12]}}", 0,
           "rope_scaling: rope_type: \"mrope\" is not supported" },
-        { "{\"rope_scaling\": {\"mrope_section\": [8, 12, 12]}}", 0,
-          "rope_scaling: mrope_section: unknown key" },
+        { "{\"rope_scaling\": {\"xdrope_section\": [8, 12, 12]}}", 0,
+          "rope_scaling: xdrope_section: unknown key" },
         { "{\"rope_scaling\": {\"type\": \"linear\"}}", 0, "rope_scaling: factor: missing" },
         { "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 32}}", 0,
           "rope_scaling: beta_fast: unknown key" },
