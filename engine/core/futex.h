@@ -15,7 +15,7 @@
 /* Some 30 microseconds: longer than the gaps between the loops of a step, shorter than a tick. */
 #define MOE_SPINS 1000u
 
-/* Of a watch, counted at once at most: in a step that waits so long, one sleep more is nothing. */
+/* Most that a watch counts at once.  Who waits so long may as well wake up once more. */
 #define MOE_WATCH_NS 100000000u
 
 /* Sleeps while *word == value, for `timeout_ns` at most (0: for ever).  Returns early at will. */
