@@ -218,7 +218,7 @@ static inline gguf_bytes_t gguf_random_blocks(size_t format, size_t count, uint6
 {
     const size_t block = moe_dtype_block(gguf_formats[format].dtype);
     const size_t bytes = moe_dtype_bytes(gguf_formats[format].dtype, block);
-    const uint16_t scale = (uint16_t) ((127 + ilogbf(gguf_formats[format].scale) - 112) << 10);
+    const uint16_t scale = f16_from_f32(gguf_formats[format].scale);
     gguf_bytes_t out = { malloc(count / block * bytes + 1), count / block * bytes };
 
     gguf_check(out.data != NULL, "malloc");
