@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define JOINED_LIMIT 1024u              /* bytes of a token that merges make */
+#define JOINED_LIMIT 8192u              /* bytes of a token that merges make */
+#define DERIVED_LIMIT 1024u             /* of one whose merges are derived, by trying all cuts */
 
 
 static int append(moe_merges_t *merges, moe_merge_t merge, moe_error_t *error)
@@ -86,9 +87,9 @@ int moe_merges_derive(moe_merges_t *merges, const moe_vocab_t *vocab, const uint
         if (token->text == NULL || rank == MOE_NO_RANK) {
             continue;
         }
-        if (token->size > JOINED_LIMIT) {
+        if (token->size > DERIVED_LIMIT) {
             return moe_fail(error, MOE_BAD_MODEL, "token %u is longer than %u bytes", id,
-                            JOINED_LIMIT);
+                            DERIVED_LIMIT);
         }
         for (uint32_t cut = 1; cut < token->size; cut++) {
             moe_merge_t merge = { .rank = rank, .merged = id };

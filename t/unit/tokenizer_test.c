@@ -457,6 +457,52 @@ static void merge_order(void **state)
 }
 
 
+static char *append_letters(char *p, const char *before, size_t size, const char *after)
+{
+    p = stpcpy(p, before);
+    memset(p, 'a', size);
+    return stpcpy(p + size, after);
+}
+
+
+/* Tokens of hundreds of blanks are not rare; there is a limit all the same. */
+static void long_tokens(void **state)
+{
+    for (size_t longest = 8192; longest <= 16384; longest *= 2) {
+        char *json = malloc(8 * longest), *p = json;
+        moe_tokenizer_t *tokenizer;
+        moe_error_t error;
+        size_t size;
+
+        assert_non_null(json);
+        p = stpcpy(p, "{" FUSE ",'model':{'vocab':{'b':0");
+        for (size = 1; size <= longest; size *= 2) {
+            p = append_letters(p, ",'", size, "'");
+            p += sprintf(p, ":%zu", size);
+        }
+        p = stpcpy(p, "},'merges':[");
+        for (size = 1; size < longest; size *= 2) {
+            p = append_letters(p, size > 1 ? ",'" : "'", size, " ");
+            p = append_letters(p, "", size, "'");
+        }
+        strcpy(p, "]}}");
+        error.message[0] = '\0';
+        tokenizer = load_quoted(json, &error);
+        if (longest == 8192) {
+            assert_string_equal(error.message, "");
+            assert_non_null(moe_tokenizer_piece(tokenizer, 8192, &size));
+            assert_int_equal(size, 8192);
+        } else {
+            assert_null(tokenizer);
+            assert_string_equal(error.message, "tokenizer.json: model: merges: entry 13 makes a "
+                                "token of more than 8192 bytes");
+        }
+        moe_tokenizer_free(tokenizer);
+        free(json);
+    }
+}
+
+
 /* Escapes of JSON in a vocabulary, and keys that merely look like its own. */
 static void vocabulary_texts(void **state)
 {
@@ -619,6 +665,7 @@ int main(void)
         cmocka_unit_test(limits_and_bad_text),
         cmocka_unit_test(damaged_files),
         cmocka_unit_test(merge_order),
+        cmocka_unit_test(long_tokens),
         cmocka_unit_test(vocabulary_texts),
         cmocka_unit_test(unigram),
         cmocka_unit_test(unknown_characters),
