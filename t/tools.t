@@ -66,20 +66,22 @@ my @formats = (
      . "commentary to=functions.f <|constrain|>json<|message|>{\"n\": 1}<|call|>", undef, 'hm', [['f', '{"n": 1}']]],
 );
 
-# More answers of the first: one that a stop string and a limit cut, one that is no call, one with
+# More answers: one that a stop string and a limit cut, one that is no call, one with
 # tokens that only look like markers, one that takes long, one whose reasoning the prompt opens.
-my %more = (
+my %more = (hermes => {
     broken => ['<tool_call>', '{"na', 'me":', ' oh', '</tool_call>', ' so'],
     spelt => ['<tool_', 'call>', '{"name":"f"}', '</tool', '_call>'],
     opened => ['th', 'ought', '</think>', "\n\n", 'said'],
     long => ['<think>', map({ "w$_ " } 1 .. 400), '</think>', "\n\t", '<tool_call>',
              '{"name":', '"f"}', '</tool_call>', "\n "],
-);
+}, harmony => {
+    empty => ['<|channel|>', 'final to=functions.g', '<|message|>', '<|call|>'],
+});
 
 my (%members, %sign);
 for my $format (@formats) {
     my ($name, $markers, $special, $text) = @$format;
-    my %answers = (call => [cut($text, @$markers)], ($name eq 'hermes' ? %more : ()));
+    my %answers = (call => [cut($text, @$markers)], %{$more{$name} // {}});
 
     $sign{$name} = template(@$markers, $name eq 'qwen3_coder' ? '<function=' : ());
     $members{$name} = write_chain("$directory/$name", template => $sign{$name},
@@ -160,6 +162,10 @@ sub ask {
     is($answer->{status}, 200, "$name: status") or diag($answer->{body});
     is_deeply([map { streamed($result, $_) } 0 .. $n - 1], \@whole, "$name: streamed");
     is_deeply($result->{usage}, $answer->{json}{usage}, "$name: usage");
+    is_deeply([map { @{($_->{logprobs} // {})->{content} // []} } grep { $_->{index} == 0 }
+               map { @{$_->{choices}} } @{$result->{events}}],
+              ($answer->{json}{choices}[0]{logprobs} // {})->{content} // [],
+              "$name: log-probabilities");
     return { %{$whole[0]}, all => \@whole, usage => $answer->{json}{usage},
              json => $answer->{json} };
 }
@@ -186,6 +192,10 @@ for my $format (@formats) {
     like($got->{calls}[0][2], qr/^[0-9A-Za-z]{9}$/, "$name: id") if !$calls->[0][2];
 }
 
+# The token that ends the answer ends the call, too: without it this would be none.
+expect('a call of nothing', body('harmony', 'empty'), undef, undef, [['g', '{}']], 'tool_calls');
+expect('not ended', body('harmony', 'empty', max_tokens => 3), '', undef, [], 'length');
+
 # What a request may change.
 my ($name, undef, undef, $text, $content, $reasoning, $two) = @{$formats[0]};
 my ($tail) = $text =~ m{</think>\n\n(.*)}s;
@@ -195,6 +205,9 @@ my @said = (@{$members{$name}{call}{allowed_token_ids}});
 is_deeply([map { $_->[2] } @{$got->{calls}}],
           [map { $_->[2] } @{ask('once more', body($name, 'call'))->{calls}}],
           'the same request, the same ids');
+my @other = map { { role => 'user', content => $_ } } 'And', '@call';
+isnt(ask('another', body($name, 'call', messages => \@other))->{calls}[0][2], $got->{calls}[0][2],
+     'another prompt, other ids');
 cmp_ok($got->{usage}{completion_tokens_details}{reasoning_tokens}, '>', 3, 'reasoning is counted');
 cmp_ok($got->{usage}{completion_tokens_details}{reasoning_tokens}, '<',
        $got->{usage}{completion_tokens} - 20, 'calls are not');

@@ -13,19 +13,36 @@ typedef struct moe_delta_item_s {
 } item_t;
 
 
+/* Room for one more item. */
+static int grow(moe_deltas_t *deltas, moe_error_t *error)
+{
+    uint32_t capacity = deltas->capacity ? 2 * deltas->capacity : FIRST_ITEMS;
+    item_t *items;
+
+    if (deltas->count < deltas->capacity) {
+        return 0;
+    }
+    items = capacity > UINT32_MAX / 2 / sizeof(item_t)
+            ? NULL : realloc(deltas->items, capacity * sizeof(item_t));
+    if (items == NULL) {
+        return moe_fail(error, MOE_LIMIT, "out of memory for %u parts of an answer", capacity);
+    }
+    deltas->items = items;
+    deltas->capacity = capacity;
+    return 0;
+}
+
+
+int moe_deltas_reserve(moe_deltas_t *deltas, size_t size, moe_error_t *error)
+{
+    return grow(deltas, error) != 0 ? -1 : moe_buffer_reserve(&deltas->bytes, size, error);
+}
+
+
 static item_t *add_item(moe_deltas_t *deltas, moe_delta_kind_t kind, moe_error_t *error)
 {
-    if (deltas->count == deltas->capacity) {
-        uint32_t capacity = deltas->capacity ? 2 * deltas->capacity : FIRST_ITEMS;
-        item_t *items = capacity > UINT32_MAX / 2 / sizeof(item_t)
-                        ? NULL : realloc(deltas->items, capacity * sizeof(item_t));
-
-        if (items == NULL) {
-            moe_fail(error, MOE_LIMIT, "out of memory for %u parts of an answer", capacity);
-            return NULL;
-        }
-        deltas->items = items;
-        deltas->capacity = capacity;
+    if (grow(deltas, error) != 0) {
+        return NULL;
     }
     deltas->items[deltas->count] = (item_t) { .start = deltas->bytes.size, .kind = kind };
     return &deltas->items[deltas->count++];

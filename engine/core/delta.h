@@ -30,6 +30,9 @@ typedef struct {
     moe_buffer_t bytes;
 } moe_deltas_t;
 
+/* Makes room for the first few, with so many bytes of text.  -1 with MOE_LIMIT. */
+int moe_deltas_reserve(moe_deltas_t *deltas, size_t size, moe_error_t *error);
+
 /* Adds text to the last delta if that is of the same kind, else as a new one; nothing when it is
  * empty.  -1 with MOE_LIMIT. */
 int moe_deltas_add(moe_deltas_t *deltas, moe_delta_kind_t kind, const char *text, size_t size,

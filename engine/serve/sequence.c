@@ -153,6 +153,7 @@ static int allocate(moe_sequence_t *sequence, moe_error_t *error)
     }
     return moe_buffer_reserve(&sequence->piece, 256, error)
            || moe_buffer_reserve(&sequence->text, 256, error)
+           || moe_deltas_reserve(&sequence->deltas, 256, error)
            || moe_block_table_init(&sequence->task.table, (uint32_t) tokens, error) ? -1 : 0;
 }
 

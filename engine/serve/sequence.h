@@ -6,7 +6,7 @@
  *     scheduler        moe_sequence_advance    after each step: token, text, finish
  *
  * After moe_sequence_prepare a step allocates nothing for it (unless the text of one token is
- * longer than any before).
+ * longer than any before, or a call of a tool is kept until it is whole).
  */
 
 #ifndef MOE_SEQUENCE_H

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FIRST_BYTES 256u
+
 /* Ids of calls: nine digits of base 62, which every chat template takes. */
 #define ID_SIZE 9u
 #define ID_SPACE 13537086546263552ull       /* 62^9 */
@@ -29,7 +31,13 @@ moe_answer_t *moe_answer_create(const moe_answer_format_t *format,
     answer->calls = options->calls && format->calls;
     answer->one_call = options->one_call;
     answer->seed = options->seed % ID_SPACE;
-    if (answer->calls && options->tools.size > 0) {
+    if (moe_buffer_reserve(&answer->raw, FIRST_BYTES, error) != 0
+        || moe_buffer_reserve(&answer->pending, FIRST_BYTES, error) != 0)
+    {
+        moe_answer_free(answer);
+        return NULL;
+    }
+    if (answer->calls && options->tools.size > 0 && format->style && !format->style->json) {
         answer->tools = json_loadb(options->tools.data, options->tools.size,
                                    JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
         if (answer->tools == NULL) {
