@@ -21,7 +21,6 @@ moe_answer_t *moe_answer_create(const moe_answer_format_t *format,
                                 const moe_answer_options_t *options, moe_error_t *error)
 {
     moe_answer_t *answer = calloc(1, sizeof(*answer));
-    json_error_t where;
 
     if (answer == NULL) {
         moe_fail(error, MOE_LIMIT, "out of memory for an answer");
@@ -38,10 +37,8 @@ moe_answer_t *moe_answer_create(const moe_answer_format_t *format,
         return NULL;
     }
     if (answer->calls && options->tools.size > 0 && format->style && !format->style->json) {
-        answer->tools = json_loadb(options->tools.data, options->tools.size,
-                                   JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
-        if (answer->tools == NULL) {
-            moe_fail(error, MOE_INVALID, "tools: %s", where.text);
+        answer->schemas = moe_call_schemas(options->tools, error);
+        if (answer->schemas == NULL) {
             moe_answer_free(answer);
             return NULL;
         }
@@ -54,7 +51,7 @@ moe_answer_t *moe_answer_create(const moe_answer_format_t *format,
 void moe_answer_free(moe_answer_t *answer)
 {
     if (answer != NULL) {
-        json_decref(answer->tools);
+        json_decref(answer->schemas);
         moe_buffer_free(&answer->raw);
         moe_buffer_free(&answer->pending);
         moe_buffer_free(&answer->block);

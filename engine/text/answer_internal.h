@@ -53,7 +53,7 @@ typedef struct {
 struct moe_answer_s {
     const moe_answer_format_t *format;
     int calls, one_call;
-    json_t *tools;
+    json_t *schemas;
     uint64_t seed, next_number;
     uint32_t n_calls;
 

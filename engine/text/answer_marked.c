@@ -120,7 +120,7 @@ static int end_block(moe_answer_t *answer, const moe_marker_t *last)
         .size = answer->block.size,
         .closed = last != NULL,
         .markers = format->markers + MOE_MARKER_CALL,
-        .tools = answer->tools,
+        .schemas = answer->schemas,
         .next_number = &answer->next_number,
         .calls = &answer->found,
         .scratch = &answer->scratch,

@@ -32,7 +32,7 @@ typedef struct {
     size_t size;
     int closed;                 /* 0: the answer ended before the second marker */
     const moe_marker_t *markers;        /* the style's, in its order */
-    const json_t *tools;        /* of the request, or NULL */
+    const json_t *schemas;      /* moe_call_schemas, or NULL */
     uint64_t *next_number;      /* for ids that count */
     moe_deltas_t *calls;        /* to be added to; ids may be empty */
     moe_buffer_t *scratch;
@@ -65,6 +65,10 @@ size_t moe_call_find(const moe_call_text_t *text, size_t from, unsigned i, size_
  * string that holds an object.  As moe_call_style_t.parse. */
 int moe_call_add(const moe_call_text_t *text, moe_string_t id, moe_string_t name,
                  moe_string_t arguments);
+
+/* What the request's `tools` say of arguments: name of the tool -> its properties.  New reference;
+ * NULL with MOE_INVALID or MOE_LIMIT. */
+json_t *moe_call_schemas(moe_string_t tools, moe_error_t *error);
 
 /* Any JSON value without duplicate keys; NULL when it is none. */
 json_t *moe_call_json(moe_string_t text);

@@ -8,7 +8,8 @@
 
 #include "engine/text/call.h"
 
-#define NESTING_LIMIT 4u        /* of alternatives in alternatives */
+#define NESTING_LIMIT 2u        /* of alternatives in alternatives */
+#define LIST_LIMIT 16u          /* of a list, what is looked at */
 
 enum {
     TYPE_STRING = 1u << 0,
@@ -20,25 +21,60 @@ enum {
 };
 
 
+/* object[key]; NULL also for a key that no schema has. */
 static const json_t *member(const json_t *object, moe_string_t key)
 {
-    return key.size > 0 ? json_object_getn(object, key.data, key.size) : NULL;
+    char name[MOE_CALL_NAME_LIMIT + 1];
+
+    if (key.size > MOE_CALL_NAME_LIMIT || memchr(key.data, '\0', key.size) != NULL) {
+        return NULL;
+    }
+    memcpy(name, key.data, key.size);
+    name[key.size] = '\0';
+    return json_object_get(object, name);
 }
 
 
-static const json_t *find_schema(const json_t *tools, moe_string_t tool, moe_string_t parameter)
+/* Adds a tool; the first one of a name counts. */
+static int add_tool(json_t *schemas, const json_t *tool)
 {
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *function = json_object_get(json_array_get(tools, i), "function");
-        const json_t *name = json_object_get(function, "name");
+    const json_t *function = json_object_get(tool, "function");
+    const json_t *name = json_object_get(function, "name");
+    json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
 
-        if (json_is_string(name) && json_string_length(name) == tool.size
-            && memcmp(json_string_value(name), tool.data, tool.size) == 0)
-        {
-            return member(json_object_get(json_object_get(function, "parameters"), "properties"),
-                          parameter);
+    if (!json_is_string(name) || properties == NULL
+        || json_object_get(schemas, json_string_value(name)) != NULL)
+    {
+        return 0;
+    }
+    return json_object_set(schemas, json_string_value(name), properties);
+}
+
+
+json_t *moe_call_schemas(moe_string_t tools, moe_error_t *error)
+{
+    json_error_t where;
+    json_t *list = json_loadb(tools.data, tools.size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
+                              &where);
+    json_t *schemas = json_object();
+
+    if (list == NULL || schemas == NULL) {
+        moe_fail(error, list == NULL ? MOE_INVALID : MOE_LIMIT, "tools: %s",
+                 list == NULL ? where.text : "out of memory");
+        goto failed;
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (add_tool(schemas, json_array_get(list, i)) != 0) {
+            moe_fail(error, MOE_LIMIT, "tools: out of memory");
+            goto failed;
         }
     }
+    json_decref(list);
+    return schemas;
+
+failed:
+    json_decref(list);
+    json_decref(schemas);
     return NULL;
 }
 
@@ -84,6 +120,14 @@ static unsigned type_of(const json_t *value)
 }
 
 
+static size_t bounded(const json_t *list)
+{
+    size_t size = json_array_size(list);
+
+    return size < LIST_LIMIT ? size : LIST_LIMIT;
+}
+
+
 /* All types that a schema allows; 0 when it does not tell. */
 static unsigned allowed_types(const json_t *schema, unsigned depth)
 {
@@ -92,16 +136,16 @@ static unsigned allowed_types(const json_t *schema, unsigned depth)
     const json_t *values = json_object_get(schema, "enum");
     unsigned types = named_type(type);
 
-    for (size_t i = 0; i < json_array_size(type); i++) {
+    for (size_t i = 0; i < bounded(type); i++) {
         types |= named_type(json_array_get(type, i));
     }
-    for (size_t i = 0; types == 0 && i < json_array_size(values); i++) {
+    for (size_t i = 0; type == NULL && i < bounded(values); i++) {
         types |= type_of(json_array_get(values, i));
     }
     for (size_t k = 0; depth < NESTING_LIMIT && k < 2; k++) {
         const json_t *list = json_object_get(schema, alternatives[k]);
 
-        for (size_t i = 0; i < json_array_size(list); i++) {
+        for (size_t i = 0; i < bounded(list); i++) {
             types |= allowed_types(json_array_get(list, i), depth + 1);
         }
     }
@@ -160,7 +204,7 @@ static moe_string_t respell(moe_string_t text, unsigned types)
 int moe_call_value(const moe_call_text_t *text, moe_string_t tool, moe_string_t parameter,
                    moe_string_t value, moe_buffer_t *out)
 {
-    unsigned types = allowed_types(find_schema(text->tools, tool, parameter), 0);
+    unsigned types = allowed_types(member(member(text->schemas, tool), parameter), 0);
     moe_string_t trimmed = respell(moe_call_trim(value.data, value.size), types);
     json_t *json = types == TYPE_STRING ? NULL : moe_call_json(trimmed);
     int as_json = json != NULL
