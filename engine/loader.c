@@ -23,17 +23,32 @@ uint64_t moe_weight_bytes(const moe_weight_t *weight)
 }
 
 
+/* From the first element to behind the last: more than the weight's own where its rows or columns
+ * take turns with those of another one. */
+static size_t weight_span(const moe_weight_t *weight)
+{
+    const size_t row = weight->row_stride ? weight->row_stride : weight->columns;
+    const size_t column = weight->row_stride ? weight->column_stride : 1;
+
+    return (weight->rows - 1) * row + (weight->columns - 1) * column + 1;
+}
+
+
+static const unsigned char *weight_scales(const moe_weight_t *weight)
+{
+    const moe_tensor_t *tensor = weight->tensor;
+
+    return tensor->scales ? tensor->scales + weight->offset / moe_dtype_block(tensor->dtype) : NULL;
+}
+
+
 static moe_source_t weight_source(const moe_weight_t *weight)
 {
     return (moe_source_t) {
         .data = weight_data(weight), .dtype = weight->tensor->dtype,
         .row_stride = weight->row_stride ? weight->row_stride : weight->columns,
         .column_stride = weight->row_stride ? weight->column_stride : 1,
-        .scales = weight->tensor->scales
-                      ? weight->tensor->scales
-                            + weight->offset / moe_dtype_block(weight->tensor->dtype)
-                      : NULL,
-        .bias = weight->bias, .paired = weight->tensor->paired
+        .scales = weight_scales(weight), .bias = weight->bias, .paired = weight->tensor->paired
     };
 }
 
@@ -49,7 +64,13 @@ void moe_load_skip(moe_loader_t *loader, const moe_weight_t *weight)
 
 void moe_load_done(moe_loader_t *loader, const moe_weight_t *weight)
 {
-    moe_mapping_release(weight_data(weight), moe_weight_bytes(weight));
+    const moe_dtype_t dtype = weight->tensor->dtype;
+    const size_t block = moe_dtype_block(dtype), blocks = (weight_span(weight) + block - 1) / block;
+
+    moe_mapping_release(weight_data(weight), moe_dtype_bytes(dtype, blocks * block));
+    if (weight->tensor->scales) {
+        moe_mapping_release(weight_scales(weight), blocks);
+    }
     moe_load_skip(loader, weight);
 }
 
@@ -106,6 +127,10 @@ moe_matrix_t *moe_load_slices(moe_loader_t *loader, const moe_weight_t *weight, 
         sources[i].data = (const char *) whole.data
                           + moe_dtype_bytes(whole.dtype, row * whole.row_stride);
         sources[i].bias = whole.bias ? whole.bias + row : NULL;
+        sources[i].scales = whole.scales
+                                ? whole.scales + row * whole.row_stride
+                                                     / moe_dtype_block(whole.dtype)
+                                : NULL;
         if (transposed) {
             sources[i].row_stride = whole.column_stride;
             sources[i].column_stride = whole.row_stride;
