@@ -62,8 +62,8 @@ typedef struct {
     uint32_t block_tokens;              /* at most 16 */
 } moe_kv_t;
 
-/* y = x times matrix i + its bias, for every i of the stack: matrix i reads at x + i * x_step and writes at
- * y + i * y_step.  Strides are floats between rows. */
+/* y = x times matrix i + its bias, for every i of the stack: matrix i reads at x + i * x_step and
+ * writes at y + i * y_step.  Strides are floats between rows. */
 typedef struct {
     const moe_matrix_t *matrix;
     const float *x;
