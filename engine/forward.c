@@ -2,9 +2,9 @@
  * What a forward pass consists of, device-independent: a model's layer descriptors compiled into
  * weights on the device, the cache, and memory for a step (step.c).
  *
- * Memory is laid out once.  The cache is one array of blocks, each [layer][token][row].  Activations
- * of a layer live in buffers for batch_rows rows that all layers use in turn, so memory does not grow
- * with the depth of the model.
+ * Memory is laid out once.  The cache is one array of blocks, each [layer][token][row].
+ * Activations of a layer live in buffers for batch_rows rows that all layers use in turn, so memory
+ * does not grow with the depth of the model.
  */
 
 #include "engine/forward.h"

@@ -573,7 +573,8 @@ uint64_t moe_ranks_weights_needed(const moe_model_t *model, uint32_t ranks,
             held += ffn_bytes(&layer->moe.experts[0]) * slots * ranks;
         }
     }
-    return held + spare + (all - spread) * groups + moe_forward_whole_bytes(model) * (ranks - groups);
+    return held + spare + (all - spread) * groups
+           + moe_forward_whole_bytes(model) * (ranks - groups);
 }
 
 

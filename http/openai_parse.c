@@ -645,7 +645,7 @@ ngx_http_moe_encode_prompts(ngx_http_moe_parse_t *parse)
 }
 
 
-/* A list may hold prompts of both kinds: none sees what another one has left. */
+/* A list may hold prompts of both kinds: none sees what another one left. */
 
 static ngx_int_t
 ngx_http_moe_encode_prompt(ngx_http_moe_parse_t *parse, json_t *prompt)

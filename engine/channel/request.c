@@ -65,7 +65,8 @@ static int write_lists(moe_buffer_t *out, const moe_request_t *r, moe_error_t *e
 {
     if (write_string(out, r->prompt, error) || write_string(out, r->template_arguments, error)
         || write_string(out, r->tools, error) || write_string(out, r->tenant, error)
-        || write_string(out, r->salt, error) || write_ids(out, r->prompt_ids, r->n_prompt_ids, error)
+        || write_string(out, r->salt, error)
+        || write_ids(out, r->prompt_ids, r->n_prompt_ids, error)
         || moe_write_u32(out, r->n_stops, error))
     {
         return -1;

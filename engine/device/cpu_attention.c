@@ -172,7 +172,8 @@ void moe_cpu_attend(const moe_cpu_attention_t *self, const moe_kernels_t *kernel
                     const moe_kv_t *cache, const float *query, float *y)
 {
     attend_job_t job = {
-        .self = self, .kernels = kernels, .attention = attention, .rows = rows, .cache = cache, .query = query, .y = y,
+        .self = self, .kernels = kernels, .attention = attention, .rows = rows, .cache = cache,
+        .query = query, .y = y,
         .panels = group_count(attention) * group_panels(attention),
     };
 

@@ -73,7 +73,9 @@ moe_tenant_t *moe_tenants_enter(moe_tenants_t *tenants, moe_string_t name, moe_e
     moe_tenant_t **link = find_link(tenants, name), *tenant = *link;
 
     if (tenant == NULL) {
-        tenant = name.size > MOE_TENANT_LIMIT ? NULL : calloc(1, sizeof(*tenant) + tenants->groups * sizeof(moe_share_t));
+        if (name.size <= MOE_TENANT_LIMIT) {
+            tenant = calloc(1, sizeof(*tenant) + tenants->groups * sizeof(moe_share_t));
+        }
         if (tenant == NULL) {
             moe_fail(error, MOE_LIMIT, "out of memory for a tenant");
             return NULL;

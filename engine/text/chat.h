@@ -13,7 +13,8 @@ typedef struct moe_chat_s moe_chat_t;
 
 /*
  * Reads chat_template.jinja, or chat_template of tokenizer_config.json (string or list of named
- * templates: "default", and "tool_use" for chats with tools), and the special tokens of tokenizer_config.json / special_tokens_map.json.
+ * templates: "default", and "tool_use" for chats with tools), and the special tokens of
+ * tokenizer_config.json / special_tokens_map.json.
  * `override`: path of a template file that wins over both, or NULL.
  * A model without any template loads; its chat requests fail with MOE_INVALID.
  */
