@@ -47,6 +47,7 @@ ok(idle($server), 'idle');
 
 # Many stalled streams do not make the processes grow: what a client has not taken waits in full
 # buffers, not in one for each token.
+ok(wait_until(10, sub { $server->worker_pids == 2 }), 'two workers');
 my @pids = ($server->worker_pids, $server->engine_pid);
 my @pages = map { resident_pages($_) } @pids;
 my @crowd = map { hold($server, $body) } 1 .. 16;

@@ -15,6 +15,7 @@ location /impatient/ {
     client_body_timeout 500ms;
 }
 END
+ok(wait_until(10, sub { $server->worker_pids == 2 }), 'two workers');
 my @workers = $server->worker_pids;
 my $engine = $server->engine_pid;
 my ($completions, $chats) = ('/v1/completions', '/v1/chat/completions');
