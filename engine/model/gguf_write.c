@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/core/buffer.h"
@@ -172,15 +173,11 @@ static void write_out(moe_gguf_writer_t *writer, const void *data, size_t size)
 }
 
 
-void moe_gguf_writer_begin(moe_gguf_writer_t *writer, const char *path)
+/* The file takes the place of an older one, but not of a device such as /dev/null. */
+static void open_file(moe_gguf_writer_t *writer, const char *path)
 {
-    moe_buffer_t head = { 0 };
-    static const char zeros[ALIGNMENT];
-    size_t size;
+    struct stat st;
 
-    if (writer->failed) {
-        return;
-    }
     if (snprintf(writer->path, sizeof(writer->path), "%s", path) >= (int) sizeof(writer->path)
         || snprintf(writer->temporary, sizeof(writer->temporary), "%s.part", path)
            >= (int) sizeof(writer->temporary))
@@ -189,9 +186,28 @@ void moe_gguf_writer_begin(moe_gguf_writer_t *writer, const char *path)
         moe_fail(writer->error, MOE_INVALID, "%s: path too long", path);
         return;
     }
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        writer->failed = 1;
+        moe_fail(writer->error, MOE_INVALID, "%s: is no regular file", path);
+        return;
+    }
     writer->out = fopen(writer->temporary, "wbe");
     if (writer->out == NULL) {
         fail_file(writer);
+    }
+}
+
+
+void moe_gguf_writer_begin(moe_gguf_writer_t *writer, const char *path)
+{
+    moe_buffer_t head = { 0 };
+    static const char zeros[ALIGNMENT];
+    size_t size;
+
+    if (!writer->failed) {
+        open_file(writer, path);
+    }
+    if (writer->failed) {
         return;
     }
     put(writer, &head, "GGUF", 4);

@@ -207,6 +207,8 @@ static void test_failures(void **state)
           "/no/such/x.gguf.part: No such file" },
         { { .shape = "deepseek-tiny", .type = MOE_BF16, .threads = 1 }, "/dev/full/x",
           "/dev/full/x.part: Not a directory" },
+        { { .shape = "deepseek-tiny", .type = MOE_BF16, .threads = 1 }, "/tmp",
+          "/tmp: is no regular file" },
     };
     moe_error_t error;
 
