@@ -76,6 +76,8 @@ for (
     [[$v3, '--sizes', '1,,2'], qr/unknown option or wrong value: "--sizes" "1,,2";/],
     [[$v3, '--json', '--batch'], qr/unknown option or wrong value: "--batch";/],
     [[$v3, $v3], qr/unknown option or wrong value: "t\/golden/],
+    [[config('a.gguf', 'GGUF')], qr/\/a\.gguf: a config\.json is needed, not GGUF$/],
+    [["$directory/none"], qr/^moe-engine: \Q$directory\E\/none: No such file/],
     [["$directory/none.json"], qr/^moe-engine: \Q$directory\E\/none\.json: No such file/],
     [[config('a.json', '{"model_type":"gpt9"}')], qr/model_type: "gpt9" is not a supported family/],
     [[config('b.json', '{"model_type":"deepseek_v3"}')], qr/config\.json: hidden_size: missing/],

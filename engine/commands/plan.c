@@ -1,5 +1,6 @@
 /* moe-engine plan: memory, traffic and the roofline of a model on more and more devices. */
 
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 
 #include "engine/commands/commands.h"
 #include "engine/core/json.h"
+#include "engine/core/model_path.h"
 #include "engine/plan/plan.h"
 
 #define SIZES_LIMIT 64u
@@ -186,11 +188,19 @@ static int parse_arguments(int argc, char **argv, arguments_t *a)
 static json_t *load_config(const char *path, moe_error_t *error)
 {
     const size_t length = strlen(path);
-    char *directory, *slash;
+    char *directory, *slash, file[PATH_MAX];
     json_t *config;
 
     if (length < 5 || strcmp(path + length - 5, ".json") != 0) {
-        return moe_json_load(path, "config.json", 0, error);
+        const int kind = moe_model_path(path, file, sizeof(file), error);
+
+        if (kind == MOE_PATH_DIRECTORY) {
+            return moe_json_load(path, "config.json", 0, error);
+        }
+        if (kind == MOE_PATH_GGUF) {
+            moe_fail(error, MOE_INVALID, "%s: a config.json is needed, not GGUF", path);
+        }
+        return NULL;
     }
     directory = strdup(path);
     if (directory == NULL) {
