@@ -23,15 +23,6 @@ chmod 0755, $models;
 system("$Moe::Server::BUILD/golden/reference_test", $models) == 0
     or die "make $Moe::Server::BUILD/golden/reference_test";
 
-sub write_file {
-    my ($path, $content) = @_;
-
-    open my $file, '>:raw', $path or die "$path: $!";
-    print $file $content;
-    close $file or die "$path: $!";
-    return;
-}
-
 # Exit status of inspect, and all that it printed.
 sub inspect {
     my ($model) = @_;
@@ -46,11 +37,11 @@ sub is_refused {
     my $path = "$models/$name/$file";
     my $whole = file_content($path);
 
-    write_file($path, $content);
+    save_file($path, $content);
     my ($status, $text) = inspect("$models/$name");
     is($status, 1, "$name, damaged $file: exit status");
     like($text, qr{^moe-engine: .*$cause.*\n\z}, "$name, damaged $file: one line with the cause");
-    write_file($path, $whole);
+    save_file($path, $whole);
     return;
 }
 
@@ -89,10 +80,10 @@ sub serve {
     my ($name, $config, $greedy) = @_;
     my $template = $template{$config->{model_type}} // 'qwen3';
 
-    write_file("$models/$name/config.json",
-               json_encode({ %$config, max_position_embeddings => $context }));
-    write_file("$models/$name/chat_template.jinja",
-               file_content("t/golden/templates/$template.jinja"));
+    save_file("$models/$name/config.json",
+              json_encode({ %$config, max_position_embeddings => $context }));
+    save_file("$models/$name/chat_template.jinja",
+              file_content("t/golden/templates/$template.jinja"));
     push @families, { name => $name, greedy => $greedy };
     return;
 }
@@ -103,7 +94,7 @@ for my $case (@{$golden->{cases}}) {
     my $name = lc($case->{name}) =~ s/[^a-z0-9.]+/-/gr;
 
     rename "$models/$case->{name}", "$models/$name" or die "$name: $!";
-    write_file("$models/$name/tokenizer.json", json_encode($tokenizer));
+    save_file("$models/$name/tokenizer.json", json_encode($tokenizer));
     symlink "$Moe::Server::MODEL/tokenizer_config.json", "$models/$name/tokenizer_config.json"
         or die "$name: $!";
     my ($status, $text) = inspect("$models/$name");

@@ -18,6 +18,7 @@ use utf8;
 
 use Exporter qw(import);
 use JSON::PP ();
+use Moe::Server;
 
 our @EXPORT = qw(write_chain);
 
@@ -31,16 +32,6 @@ use constant {
 };
 
 my $json = JSON::PP->new->utf8->canonical;
-
-
-sub write_file {
-    my ($path, $content) = @_;
-
-    open my $file, '>:raw', $path or die "$path: $!";
-    print $file $content;
-    close $file or die "$path: $!";
-    return;
-}
 
 
 # The demo model's first tokens: control tokens and bytes.
@@ -182,21 +173,21 @@ sub write_chain {
                             frequency_penalty => PENALTY, temperature => 0 };
     }
     mkdir $directory or die "$directory: $!";
-    write_file("$directory/config.json", $json->encode({
+    Moe::Server::save_file("$directory/config.json", $json->encode({
         model_type => 'mixtral', architectures => ['MixtralForCausalLM'], hidden_act => 'silu',
         hidden_size => WIDTH, vocab_size => WIDTH, intermediate_size => 32, num_hidden_layers => 1,
         num_attention_heads => 1, num_key_value_heads => 1, head_dim => 32, num_local_experts => 2,
         num_experts_per_tok => 1, max_position_embeddings => 4096, rms_norm_eps => 1e-5,
         rope_theta => 10000, tie_word_embeddings => \0,
     }));
-    write_file("$directory/generation_config.json", $json->encode({
+    Moe::Server::save_file("$directory/generation_config.json", $json->encode({
         eos_token_id => [LAST, map { $ids{$_} } grep { $ids{$_} } @{$args{ends} // []}],
     }));
     add_tokens($tokenizer, \%ids, $args{special} // []);
-    write_file("$directory/tokenizer.json", $json->encode($tokenizer));
-    write_file("$directory/tokenizer_config.json",
+    Moe::Server::save_file("$directory/tokenizer.json", $json->encode($tokenizer));
+    Moe::Server::save_file("$directory/tokenizer_config.json",
                $json->encode({ chat_template => $args{template} }));
-    write_file("$directory/model.safetensors", safetensors(weights(solve(@chains))));
+    Moe::Server::save_file("$directory/model.safetensors", safetensors(weights(solve(@chains))));
     return \%members;
 }
 

@@ -187,14 +187,22 @@ sub write_config {
 }
 
 
-sub write_file {
-    my ($self, $name, $content) = @_;
-    my $path = "$self->{prefix}/$name";
+# The bytes of `content` as a file; returns its path.
+sub save_file {
+    my ($path, $content) = @_;
 
     open my $file, '>:raw', $path or die "$path: $!";
     print $file $content;
     close $file or die "$path: $!";
     return $path;
+}
+
+
+# Into the prefix; returns its path.
+sub write_file {
+    my ($self, $name, $content) = @_;
+
+    return save_file("$self->{prefix}/$name", $content);
 }
 
 

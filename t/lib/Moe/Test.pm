@@ -28,7 +28,7 @@ use Moe::Server;
 our @EXPORT = (@Test::More::EXPORT, qw(
     server finish client send_body post completion chat get stream hold collect collect_all parallel
     essence counts metric metrics running waiting idle tokenize wait_until long_body json_encode
-    json_decode time sleep file_content engine_command sample is_error
+    json_decode time sleep file_content save_file engine_command sample is_error
 ));
 
 use constant WATCHDOG => 400;
@@ -138,6 +138,9 @@ sub file_content {
     local $/;
     return <$file>;
 }
+
+
+*save_file = \&Moe::Server::save_file;
 
 
 # A configuration of conf/ as a template for Moe::Server, with other paths; more pairs of what is
