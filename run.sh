@@ -107,6 +107,7 @@ configure() {
     elif [ "$model" != "$demo_model" ]; then
         sed -i "/^ *context [0-9]*;/d" "$run/demo.conf"
     fi
+    [ "$model" = "$demo_model" ] || sed -i "/# The demo model was trained/d" "$run/demo.conf"
     if [ "$(id -u)" = 0 ]; then
         user=$(choose_user "$model")
         [ "$user" != root ] || say "only root can read $model here, so it is served as root"

@@ -451,6 +451,19 @@ static int write_file(synth_t *s, const char *path, moe_error_t *error)
 }
 
 
+static int refuse_shape(const char *shape, moe_error_t *error)
+{
+    char names[256] = "";
+    size_t size = 0;
+
+    for (size_t i = 0; i < N_SHAPES && size < sizeof(names); i++) {
+        size += (size_t) snprintf(names + size, sizeof(names) - size, "%s%s", i > 0 ? ", " : "",
+                                  shapes[i].name);
+    }
+    return moe_fail(error, MOE_INVALID, "no shape \"%.64s\"; there are %s", shape, names);
+}
+
+
 int moe_synth(const moe_synth_options_t *options, const char *path, moe_error_t *error)
 {
     synth_t s = { .options = options };
@@ -462,7 +475,7 @@ int moe_synth(const moe_synth_options_t *options, const char *path, moe_error_t 
         }
     }
     if (s.shape == NULL) {
-        return moe_fail(error, MOE_INVALID, "no shape \"%.64s\"", options->shape);
+        return refuse_shape(options->shape, error);
     }
     s.layers = options->layers > 0 ? options->layers : s.shape->layers;
     if (s.layers > s.shape->layers) {

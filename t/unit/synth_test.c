@@ -200,7 +200,8 @@ static void test_failures(void **state)
         moe_synth_options_t options;
         const char *path, *message;
     } cases[] = {
-        { { .shape = "magic", .type = MOE_BF16, .threads = 1 }, "/x", "no shape \"magic\"" },
+        { { .shape = "magic", .type = MOE_BF16, .threads = 1 }, "/x",
+          "no shape \"magic\"; there are " },
         { { .shape = "deepseek-tiny", .type = MOE_BF16, .threads = 1, .layers = 5 }, "/x",
           "deepseek-tiny has 4 layers, not 5" },
         { { .shape = "deepseek-tiny", .type = MOE_BF16, .threads = 1 }, "/no/such/x.gguf",
