@@ -117,7 +117,8 @@ test: unit golden server
 
 # nginx itself is not instrumented: the tests preload the run-time library for the module.
 SANITIZE_BUILD := $(BUILD)/sanitize
-SANITIZE_TESTS ?= abort chat choices completions errors hostile keys logprobs ranks reload stop stream status_metrics
+SANITIZE_TESTS ?= abort chat choices completions errors hostile keys logprobs ranks reload stop stream status_metrics \
+	tools tools_request
 sanitize:
 	$(MAKE) SANITIZE=address,undefined BUILD=$(SANITIZE_BUILD) all unit
 	BUILD=$(SANITIZE_BUILD) TEST_SLOW=4 TEST_PRELOAD=$$($(CC) -print-file-name=libasan.so) \

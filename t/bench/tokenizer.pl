@@ -132,6 +132,8 @@ sub write_tokenizer {
     close $file or die "$path: $!\n";
 }
 
+-x "$build/bench/tokenizer" or die "make $build/bench/tokenizer\n";
+
 my $directory = tempdir(CLEANUP => 1);
 my $text = project_text();
 
