@@ -82,7 +82,7 @@ static inline size_t moe_attend_scratch(size_t size, size_t positions)
 
 #define MOE_ROUTE_GROUPS 64u
 
-/* Which experts, and with which weights (MODELS.md 2.3). */
+/* Which experts, and with which weights. */
 typedef struct {
     size_t experts, top_k;          /* top_k <= experts; a multiple of groups */
     int sigmoid;                    /* score: sigmoid, else softmax */
