@@ -86,25 +86,16 @@ ngx_int_t
 ngx_http_moe_take_id(ngx_http_moe_parse_t *parse,
     const ngx_http_moe_field_t *field, json_t *value)
 {
-    size_t       size;
-    const char  *id;
-
-    static const char  allowed[] = "abcdefghijklmnopqrstuvwxyz"
-                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                   "0123456789-_.:";
-
-    id = json_string_value(value);
-    size = json_string_length(value);
-
-    if (id == NULL || size == 0 || size > NGX_HTTP_MOE_ID_LENGTH
-        || strspn(id, allowed) != size)
+    if (!ngx_http_moe_made_of(value, NGX_HTTP_MOE_ALPHANUMERIC "-_.:",
+                              NGX_HTTP_MOE_ID_LENGTH))
     {
         return ngx_http_moe_parse_error(parse, NULL, field->name,
                    "%s must be a string of 1 to %d letters, digits or any "
                    "of \"-_.:\"", field->name, NGX_HTTP_MOE_ID_LENGTH);
     }
 
-    ngx_memcpy(parse->job->id, id, size);
+    ngx_memcpy(parse->job->id, json_string_value(value),
+               json_string_length(value));
 
     return NGX_OK;
 }
@@ -555,6 +546,20 @@ ngx_http_moe_take_stream_options(ngx_http_moe_parse_t *parse,
     parse->job->include_usage = json_is_true(usage) ? 1 : 0;
 
     return NGX_OK;
+}
+
+
+ngx_uint_t
+ngx_http_moe_made_of(json_t *value, const char *allowed, size_t limit)
+{
+    size_t       size;
+    const char  *string;
+
+    string = json_string_value(value);
+    size = json_string_length(value);
+
+    return string && size > 0 && size <= limit
+           && strspn(string, allowed) == size;
 }
 
 

@@ -81,6 +81,14 @@ ngx_int_t ngx_http_moe_parse_error_at(ngx_http_moe_parse_t *parse,
     const char *code, const char *what, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+#define NGX_HTTP_MOE_ALPHANUMERIC                                            \
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+/* Whether value is a string of 1 to `limit` bytes, all of them `allowed`. */
+
+ngx_uint_t ngx_http_moe_made_of(json_t *value, const char *allowed,
+    size_t limit);
+
 /* Whether value has more than `levels` levels of lists and objects. */
 
 ngx_uint_t ngx_http_moe_deeper(json_t *value, ngx_uint_t levels);

@@ -23,6 +23,8 @@ static void ngx_http_moe_chunk_delta(ngx_http_moe_choice_t *choice,
     moe_delta_t *delta);
 static void ngx_http_moe_keep_delta(ngx_http_moe_choice_t *choice,
     moe_delta_t *delta);
+static void ngx_http_moe_call_begin(ngx_http_moe_text_t *text,
+    moe_delta_t *call);
 static void ngx_http_moe_choice_ids(ngx_http_moe_text_t *text,
     const uint8_t *ids, uint32_t n);
 static void ngx_http_moe_choice_score(ngx_http_moe_choice_t *choice,
@@ -93,8 +95,6 @@ ngx_http_moe_openai_tokens(ngx_http_moe_choice_t *choice, moe_tokens_t *tokens)
     moe_delta_t          delta;
     ngx_http_moe_ctx_t  *ctx;
 
-    static const moe_string_t  nothing = { "", 0 };
-
     ctx = choice->ctx;
 
     if (ctx->job.candidates > ctx->job.shown) {
@@ -138,9 +138,8 @@ ngx_http_moe_openai_tokens(ngx_http_moe_choice_t *choice, moe_tokens_t *tokens)
     if (ctx->job.stream && chunks == 0
         && (ctx->job.logprobs || ctx->job.token_ids))
     {
-        ngx_http_moe_chunk_text(choice, ngx_http_moe_is_chat(ctx) ? "content"
-                                                                  : "text",
-                                &nothing);
+        delta = (moe_delta_t) { .kind = MOE_DELTA_CONTENT, .text = { "", 0 } };
+        ngx_http_moe_chunk_delta(choice, &delta);
     }
 }
 
@@ -181,15 +180,24 @@ ngx_http_moe_keep_delta(ngx_http_moe_choice_t *choice, moe_delta_t *delta)
 
     text = &choice->calls;
 
-    ngx_http_moe_text_format(text, choice->tool_calls ? ",{\"id\":"
-                                                      : "{\"id\":");
-    ngx_http_moe_text_string(text, delta->id.data, delta->id.size);
-    ngx_http_moe_text_literal(text,
-        ",\"type\":\"function\",\"function\":{\"name\":");
-    ngx_http_moe_text_string(text, delta->name.data, delta->name.size);
-    ngx_http_moe_text_literal(text, ",\"arguments\":");
+    ngx_http_moe_text_format(text, choice->tool_calls ? ",{" : "{");
+    ngx_http_moe_call_begin(text, delta);
     ngx_http_moe_text_string(text, delta->text.data, delta->text.size);
     ngx_http_moe_text_literal(text, "}}");
+}
+
+
+/* A call up to its arguments. */
+
+static void
+ngx_http_moe_call_begin(ngx_http_moe_text_t *text, moe_delta_t *call)
+{
+    ngx_http_moe_text_literal(text, "\"id\":");
+    ngx_http_moe_text_string(text, call->id.data, call->id.size);
+    ngx_http_moe_text_literal(text,
+        ",\"type\":\"function\",\"function\":{\"name\":");
+    ngx_http_moe_text_string(text, call->name.data, call->name.size);
+    ngx_http_moe_text_literal(text, ",\"arguments\":");
 }
 
 
@@ -378,14 +386,10 @@ ngx_http_moe_chunk_call(ngx_http_moe_choice_t *choice, moe_delta_t *call)
     out = &choice->ctx->out;
 
     ngx_http_moe_chunk_begin(choice);
-    ngx_http_moe_text_format(out,
-                             "\"delta\":{\"tool_calls\":[{\"index\":%u,\"id\":",
+    ngx_http_moe_text_format(out, "\"delta\":{\"tool_calls\":[{\"index\":%u,",
                              choice->tool_calls);
-    ngx_http_moe_text_string(out, call->id.data, call->id.size);
-    ngx_http_moe_text_literal(out,
-        ",\"type\":\"function\",\"function\":{\"name\":");
-    ngx_http_moe_text_string(out, call->name.data, call->name.size);
-    ngx_http_moe_text_literal(out, ",\"arguments\":\"\"}}]},\"logprobs\":");
+    ngx_http_moe_call_begin(out, call);
+    ngx_http_moe_text_literal(out, "\"\"}}]},\"logprobs\":");
     ngx_http_moe_openai_logprobs_value(out, choice);
     ngx_http_moe_chunk_end(choice, NULL);
 

@@ -21,7 +21,6 @@ static ngx_int_t ngx_http_moe_take_function(ngx_http_moe_parse_t *parse,
     size_t index, json_t *function);
 static ngx_int_t ngx_http_moe_take_parameters(ngx_http_moe_parse_t *parse,
     size_t index, json_t *function);
-static ngx_uint_t ngx_http_moe_is_function_name(json_t *value);
 
 
 ngx_int_t
@@ -90,7 +89,10 @@ ngx_http_moe_take_function(ngx_http_moe_parse_t *parse, size_t index,
 {
     json_t  *description, *strict;
 
-    if (!ngx_http_moe_is_function_name(json_object_get(function, "name"))) {
+    if (!ngx_http_moe_made_of(json_object_get(function, "name"),
+                              NGX_HTTP_MOE_ALPHANUMERIC "_-",
+                              NGX_HTTP_MOE_FUNCTION_NAME))
+    {
         return ngx_http_moe_parse_error_at(parse, NULL,
                    "must be a string of 1 to "
                    ngx_value(NGX_HTTP_MOE_FUNCTION_NAME)
@@ -172,24 +174,6 @@ ngx_http_moe_take_parameters(ngx_http_moe_parse_t *parse, size_t index,
     return ngx_http_moe_parse_error_at(parse, NULL, must,
                                        "tools[%zu].function.parameters",
                                        index);
-}
-
-
-static ngx_uint_t
-ngx_http_moe_is_function_name(json_t *value)
-{
-    size_t       size;
-    const char  *name;
-
-    static const char  allowed[] = "abcdefghijklmnopqrstuvwxyz"
-                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                   "0123456789_-";
-
-    name = json_string_value(value);
-    size = json_string_length(value);
-
-    return name && size > 0 && size <= NGX_HTTP_MOE_FUNCTION_NAME
-           && strspn(name, allowed) == size;
 }
 
 

@@ -89,7 +89,7 @@ static int begin_answer(moe_sequence_t *sequence, const moe_text_t *prompt, cons
     if (!moe_answer_format_marks(format, options.calls)) {
         return 0;
     }
-    if (answer_seed(ids, &options.seed, error) != 0) {
+    if (options.calls && answer_seed(ids, &options.seed, error) != 0) {
         return -1;
     }
     sequence->answer = moe_answer_create(format, &options, error);
