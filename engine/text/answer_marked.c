@@ -55,12 +55,20 @@ static int prompt_opens(const moe_answer_format_t *format, const moe_text_t *pro
 }
 
 
+/* What follows is of another kind: white space next to the border is neither's. */
+static void enter(moe_answer_t *answer, int state)
+{
+    answer->state = state;
+    answer->pending.size = 0;
+    answer->trim = 1;
+}
+
+
 static void begin(moe_answer_t *answer, const moe_text_t *prompt)
 {
     answer->fresh = 1;
     if (answer->format->reasoning && prompt != NULL && prompt_opens(answer->format, prompt)) {
-        answer->state = REASONING;
-        answer->trim = 1;
+        enter(answer, REASONING);
     }
 }
 
@@ -133,9 +141,7 @@ static int end_block(moe_answer_t *answer, const moe_marker_t *last)
     if (rc <= 0) {
         return rc == 0 ? give_up(answer, last) : -1;
     }
-    answer->state = CONTENT;
-    answer->pending.size = 0;
-    answer->trim = 1;
+    enter(answer, CONTENT);
     return moe_answer_put_calls(answer);
 }
 
@@ -186,18 +192,10 @@ static int take_in_block(moe_answer_t *answer, const moe_item_t *item, size_t *u
 }
 
 
-static void end_reasoning(moe_answer_t *answer)
-{
-    answer->state = CONTENT;
-    answer->pending.size = 0;
-    answer->trim = 1;
-}
-
-
 static int take_in_reasoning(moe_answer_t *answer, const moe_item_t *item)
 {
     if (item->marker == MOE_MARKER_THINK_END) {
-        end_reasoning(answer);
+        enter(answer, CONTENT);
         return 0;
     }
     return moe_answer_put_trimmed(answer, MOE_DELTA_REASONING, item->data, item->size);
@@ -207,9 +205,7 @@ static int take_in_reasoning(moe_answer_t *answer, const moe_item_t *item)
 static int take_in_content(moe_answer_t *answer, const moe_item_t *item)
 {
     if (item->marker == MOE_MARKER_THINK && answer->fresh) {
-        answer->state = REASONING;
-        answer->pending.size = 0;
-        answer->trim = 1;
+        enter(answer, REASONING);
         answer->fresh = 0;
         return 0;
     }
@@ -236,7 +232,7 @@ static int take(moe_answer_t *answer, const moe_item_t *item, size_t *used)
     if (answer->state == REASONING && begins_call
         && answer->format->markers[item->marker].special)
     {
-        end_reasoning(answer);
+        enter(answer, CONTENT);
     }
     if (answer->state == REASONING) {
         rc = take_in_reasoning(answer, item);
