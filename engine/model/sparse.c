@@ -124,7 +124,6 @@ static void read_router(moe_router_t *router, const moe_sparse_spelling_t *spell
     router->top_k = read_uniform(config, spelling->top_k_key, 1, router->experts);
     /* which is also what writers of today call it */
     moe_config_uint_or(config, "num_experts_per_tok", router->top_k, router->top_k, router->top_k);
-    moe_config_uint_or(config, "num_experts_per_tok", router->top_k, router->top_k, router->top_k);
     router->scale = spelling->scale_key == NULL ? 1
                     : (float) moe_config_number_or(config, spelling->scale_key, 1, 1e-6, 1e6);
     router->normalise = spelling->normalise_key == NULL
